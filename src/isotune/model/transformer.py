@@ -1,0 +1,102 @@
+"""The decoder: RMSNorm, rotary embeddings, causal attention, SwiGLU, untied head.
+
+It computes what transformers' `LlamaForCausalLM` computes, with two fused matrices (query, key and value; gate and up)
+because at small widths the number of operations is what costs. Shape suffixes: B batch, T time, D width, H heads,
+C head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from isotune.recipe import Init, ModelShape
+
+
+class Transformer(nn.Module):
+    """Windows of tokens -> logits or losses."""
+
+    def __init__(self, shape: ModelShape, sequence_length: int):
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocabulary_size, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
+        self.head = nn.Linear(shape.width, shape.vocabulary_size, bias=False)
+        cos_TC, sin_TC = rotation_table(shape, sequence_length)
+        self.register_buffer("cos_TC", cos_TC, persistent=False)
+        self.register_buffer("sin_TC", sin_TC, persistent=False)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Logits [B, T, V]."""
+        length = tokens_BT.shape[1]
+        rotation = self.cos_TC[:length], self.sin_TC[:length]
+        x_BTD = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, rotation)
+        return self.head(self.norm(x_BTD))
+
+    def sequence_losses(self, windows_BT: Tensor) -> Tensor:
+        """The mean cross-entropy [B] of each window's last T - 1 tokens given those before them, in float32."""
+        logits_BTV = self(windows_BT[:, :-1]).float()
+        # Cross-entropy in two parts: compiled for a CPU, its gradient is vectorised, that of F.cross_entropy is not.
+        target_logits_BT1 = logits_BTV.gather(-1, windows_BT[:, 1:, None])
+        return (logits_BTV.logsumexp(-1) - target_logits_BT1.squeeze(-1)).mean(dim=1)
+
+    def initialize(self, init: Init, seed: int) -> None:
+        """Draws all weights from the seed, on the CPU, so that every device starts from the same numbers."""
+        generator = torch.Generator().manual_seed(seed)
+        output_std = init.std / (2 * self.shape.num_layers) ** 0.5
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.ndim < 2:
+                    parameter.fill_(1.0)
+                    continue
+                std = output_std if name.endswith(("attention_out.weight", "down.weight")) else init.std
+                draw = torch.empty(parameter.shape).normal_(0.0, std * init.scale, generator=generator)
+                parameter.copy_(draw)
+
+
+class Block(nn.Module):
+    """One layer: attention and SwiGLU, each on a normalised copy of the stream."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.attention_norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
+        self.query_key_value = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+        self.ffn_norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
+        self.gate_up = nn.Linear(shape.width, 2 * shape.ffn_width, bias=False)
+        self.down = nn.Linear(shape.ffn_width, shape.width, bias=False)
+
+    def forward(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotation)
+        gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
+        return x_BTD + self.down(F.silu(gate) * up)
+
+    def attention(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        batch, length, width = x_BTD.shape
+        qkv_BTKHC = self.query_key_value(x_BTD).view(batch, length, 3, self.num_heads, width // self.num_heads)
+        q_BHTC, k_BHTC, v_BHTC = qkv_BTKHC.permute(2, 0, 3, 1, 4)
+        q_BHTC, k_BHTC = rotate(q_BHTC, rotation), rotate(k_BHTC, rotation)
+        out_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC, is_causal=True)
+        return self.attention_out(out_BHTC.transpose(1, 2).reshape(batch, length, width))
+
+
+def rotation_table(shape: ModelShape, sequence_length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, C] of position * base^(-2i/C), each frequency twice: once for each half of a head."""
+    channels = torch.arange(0, shape.head_width, 2, dtype=torch.float32)
+    frequencies = 1.0 / shape.rope_base ** (channels / shape.head_width)
+    angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32), frequencies)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BHTC: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Each pair (i, i + C/2) of a head's channels, turned by its position's angle."""
+    cos_TC, sin_TC = rotation
+    first, second = x_BHTC.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return (x_BHTC * cos_TC + turned * sin_TC).to(x_BHTC.dtype)

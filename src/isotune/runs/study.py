@@ -1,0 +1,358 @@
+"""A study: a folder with every trajectory and state of one root, seeds apart.
+
+    study.json                      what all its runs share: root, evaluation grid, pinned numerics
+    segments/<id>/segment.json      a stretch of training between two states: whose, from where to where, how it ended
+    segments/<id>/curve.jsonl       its rows
+    segments/<id>/timing.jsonl      wall-clock values, kept apart so that equal runs have equal curves
+    segments/<id>/windows.npy       per-window validation losses, where a decay ended
+    states/<id>.safetensors         parameters and moments
+    attempts/<id>.<name>/           a segment being trained, with its own last state; published by one rename
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import uuid
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isotune.errors import InputError
+from isotune.recipe import (
+    Phase,
+    Ramp,
+    Recipe,
+    Setup,
+    canonical,
+    digest,
+    format_tokens,
+    recipe_from_table,
+    recipe_to_table,
+    shared_tokens,
+)
+from isotune.runs.curve import Row, columns, read_rows
+from isotune.runs.files import read_json, write_json
+from isotune.runs.trajectory import RunInfo, Status, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Which fixed validation windows are evaluated, and where on the token axis.
+
+    A trunk is evaluated on `windows` whenever its tokens pass a multiple of `every_tokens` (0: never); where a decay
+    ends, also on `final_windows`, of which each window's loss is kept.
+    """
+
+    every_tokens: int
+    windows: int = 512
+    final_windows: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.every_tokens < 0 or self.windows < 1 or self.final_windows < self.windows:
+            raise InputError(
+                f"evaluation every {self.every_tokens} tokens on {self.windows} windows ({self.final_windows} at the end) "
+                f"is impossible: use tokens of at least 0 and at least as many windows at the end as before"
+            )
+
+    def is_due(self, tokens_before: int, tokens: int) -> bool:
+        return self.every_tokens > 0 and tokens // self.every_tokens > tokens_before // self.every_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """What decides the bytes of a run beside its recipe."""
+
+    torch: str
+    device: str
+    compiled: bool
+    threads: int
+    micro_batch_size: int | None  # None: the whole batch at once
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a recipe between two states; the recipe ends where the segment does."""
+
+    recipe: Recipe
+    start_tokens: int
+    corpus_fingerprint: str
+
+    @property
+    def end_tokens(self) -> int:
+        return self.recipe.tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.end_tokens - self.start_tokens
+
+    @cached_property
+    def start_state(self) -> str:
+        return self.recipe.state_id(self.corpus_fingerprint, self.start_tokens)
+
+    @cached_property
+    def end_state(self) -> str:
+        return self.recipe.state_id(self.corpus_fingerprint, self.end_tokens)
+
+    @cached_property
+    def id(self) -> str:
+        return digest([self.start_state, self.end_state])
+
+
+@dataclass(frozen=True)
+class SegmentRecord:
+    """A segment as it lies on disk."""
+
+    segment: Segment
+    status: Status
+    folder: Path
+    diverged_at_tokens: int | None = None
+
+    def usable_end(self, recipe: Recipe) -> int:
+        """How far this segment's rows are rows of the recipe."""
+        end = min(self.segment.end_tokens, shared_tokens(self.segment.recipe, recipe))
+        return end if self.diverged_at_tokens is None else min(end, self.diverged_at_tokens)
+
+    def diverges_on(self, recipe: Recipe) -> bool:
+        """Whether the recipe meets this segment's divergence."""
+        if self.diverged_at_tokens is None:
+            return False
+        return shared_tokens(self.segment.recipe, recipe) >= self.diverged_at_tokens
+
+
+class Study:
+    """Reads and extends the folder; nothing of it is kept in memory but `study.json` and the segments' records."""
+
+    def __init__(self, folder: Path, description: dict[str, Any]):
+        self.folder = folder
+        self.root = description["root"]
+        self.corpus_name: str = description["corpus"]
+        self.corpus_fingerprint: str = self.root["corpus"]
+        self.evaluation = Evaluation(**description["evaluation"])
+        self.numerics = Numerics(**description["numerics"])
+        self._records: dict[str, SegmentRecord] = {}
+
+    # Making and opening
+
+    @classmethod
+    def create(
+        cls, folder: Path, setup: Setup, corpus_name: str, fingerprint: str, evaluation: Evaluation, numerics: Numerics
+    ) -> Study:
+        """A new study in an empty or absent folder."""
+        description = {
+            "root": _root_without_seed(setup, fingerprint),
+            "corpus": corpus_name,
+            "evaluation": dataclasses.asdict(evaluation),
+            "numerics": dataclasses.asdict(numerics),
+        }
+        for name in ("segments", "states", "attempts"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        write_json(folder / "study.json", description)
+        return cls(folder, description)
+
+    @classmethod
+    def open(cls, folder: Path) -> Study:
+        """The study in this folder."""
+        path = folder / "study.json"
+        if not path.exists():
+            raise InputError(f"{folder} is not a study (it has no study.json): give the folder that `isotune train` wrote")
+        description = read_json(path)
+        try:
+            return cls(folder, description)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path} is damaged ({error!r}): restore it from a copy") from None
+
+    def require_root(self, setup: Setup, fingerprint: str) -> None:
+        """Refuses a setup whose runs do not belong here."""
+        asked = _root_without_seed(setup, fingerprint)
+        differences = [name for name in asked if asked[name] != self.root.get(name)]
+        if differences:
+            raise InputError(
+                f"the study {self.folder} holds runs with another {' and another '.join(differences)}: "
+                f"use another --study folder"
+            )
+
+    # Reading
+
+    def records(self) -> list[SegmentRecord]:
+        """All published segments."""
+        for folder in sorted((self.folder / "segments").iterdir()):
+            if folder.name not in self._records:
+                self._records[folder.name] = self._read_record(folder)
+        return list(self._records.values())
+
+    def attempts(self) -> list[SegmentRecord]:
+        """Segments that are being trained, or whose training was interrupted."""
+        folders = sorted((self.folder / "attempts").iterdir())
+        return [self._read_record(folder) for folder in folders if (folder / "segment.json").exists()]
+
+    def recipes(self) -> list[Recipe]:
+        """The recipes that end where nothing continues them: the leaves of the prefix tree."""
+        records = [*self.records(), *self.attempts()]
+        continued = {record.segment.start_state for record in records}
+        leaves = {r.segment.end_state: r.segment.recipe for r in records if r.segment.end_state not in continued}
+        return list(leaves.values())
+
+    def trajectory(self, recipe: Recipe) -> Trajectory:
+        """All rows of this recipe, found by walking its prefix; status `running` if some are missing."""
+        rows: list[Row] = []
+        path, position, diverged = self._path(recipe), -1, False
+        for record in path:
+            end = record.usable_end(recipe)
+            rows += [row for row in read_rows(record.folder / "curve.jsonl") if position < row["tokens"] <= end]
+            position, diverged = end, record.diverges_on(recipe)
+        status: Status = "diverged" if diverged else "finished" if position >= recipe.tokens else "running"
+        table = columns(rows)
+        table.setdefault("tokens", np.zeros(0, dtype=np.int64))
+        return Trajectory(_settings_columns(recipe, table["tokens"]) | table, run_info(recipe, status, str(self.folder)))
+
+    def missing(self, recipe: Recipe) -> list[Segment]:
+        """The segments that must be trained for this recipe, in order: none if it is finished or known to diverge."""
+        path = self._path(recipe)
+        reached = path[-1].usable_end(recipe) if path else 0
+        if reached >= recipe.tokens or (path and path[-1].diverges_on(recipe)):
+            return []
+        start = max((tokens for tokens in self._positions(recipe) if tokens <= reached and self._rests(recipe, tokens)), default=0)
+        ends = [end for end in _phase_ends(recipe) if end > start]
+        return [self.segment(recipe, a, b) for a, b in zip([start, *ends], ends, strict=False)]
+
+    def segment(self, recipe: Recipe, start_tokens: int, end_tokens: int) -> Segment:
+        return Segment(Recipe(recipe.setup, recipe.prefix(end_tokens)), start_tokens, self.corpus_fingerprint)
+
+    def state_path(self, state_id: str) -> Path:
+        return self.folder / "states" / f"{state_id}.safetensors"
+
+    # Writing
+
+    def new_attempt(self, segment: Segment, numerics: Numerics) -> Path:
+        """A folder for training this segment, already describing it."""
+        folder = self.folder / "attempts" / f"{segment.id}.{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True)
+        self.describe(folder, segment, numerics, "running")
+        return folder
+
+    def describe(
+        self, folder: Path, segment: Segment, numerics: Numerics, status: Status, diverged_at_tokens: int | None = None
+    ) -> None:
+        record = {
+            "start": {"tokens": segment.start_tokens, "state": segment.start_state},
+            "end": {"tokens": segment.end_tokens, "state": segment.end_state},
+            "recipe": recipe_to_table(segment.recipe),
+            "status": status,
+            "diverged_at_tokens": diverged_at_tokens,
+            "numerics": dataclasses.asdict(numerics),
+        }
+        write_json(folder / "segment.json", record)
+
+    def interrupted(self, segment: Segment) -> list[Path]:
+        """Attempts at this segment that another process left, or is still working on."""
+        return sorted((self.folder / "attempts").glob(f"{segment.id}.*"))
+
+    def publish(self, attempt: Path, segment: Segment) -> bool:
+        """Makes an attempt the segment by one rename; False if another attempt was first. Removes what is left."""
+        try:
+            attempt.rename(self.folder / "segments" / segment.id)
+            first = True
+        except OSError:
+            if not (self.folder / "segments" / segment.id / "segment.json").exists():
+                raise
+            first = False
+        for leftover in self.interrupted(segment):
+            shutil.rmtree(leftover, ignore_errors=True)
+        return first
+
+    # Walking prefixes
+
+    def _path(self, recipe: Recipe) -> list[SegmentRecord]:
+        """Published segments that cover the recipe from 0 on without a gap, as far as they reach."""
+        left = [(record.segment.start_tokens, record.usable_end(recipe), record) for record in self._of_seed(recipe)]
+        path, position = [], 0
+        while position < recipe.tokens and not (path and path[-1].diverges_on(recipe)):
+            reachable = [(end, record) for start, end, record in left if start <= position < end]
+            if not reachable:
+                break
+            position, record = max(reachable, key=lambda pair: pair[0])
+            path.append(record)
+        return path
+
+    def _positions(self, recipe: Recipe) -> set[int]:
+        """Where states of this recipe may lie: the ends of its segments."""
+        ends = {0}
+        for record in self._of_seed(recipe):
+            if record.segment.end_tokens <= shared_tokens(record.segment.recipe, recipe):
+                ends.add(record.segment.end_tokens)
+        return ends
+
+    def _rests(self, recipe: Recipe, tokens: int) -> bool:
+        return tokens == 0 or self.state_path(recipe.state_id(self.corpus_fingerprint, tokens)).exists()
+
+    def _of_seed(self, recipe: Recipe) -> list[SegmentRecord]:
+        return [record for record in self.records() if record.segment.recipe.setup.seed == recipe.setup.seed]
+
+    def _read_record(self, folder: Path) -> SegmentRecord:
+        path = folder / "segment.json"
+        value = read_json(path)
+        try:
+            recipe = recipe_from_table(value["recipe"], str(path))
+            segment = Segment(recipe, value["start"]["tokens"], self.corpus_fingerprint)
+            return SegmentRecord(segment, value["status"], folder, value["diverged_at_tokens"])
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} is damaged ({error!r}): delete {folder} and repeat the command, which trains it again"
+            ) from None
+
+
+def run_info(recipe: Recipe, status: Status, source: str) -> RunInfo:
+    return RunInfo(
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        batch_size=recipe.batch_size,
+        sequence_length=recipe.setup.sequence_length,
+        weight_decay_convention="coupled",
+        schedule=describe_phases(recipe.phases),
+        seed=recipe.setup.seed,
+        status=status,
+        source=source,
+    )
+
+
+def describe_phases(phases: tuple[Phase, ...]) -> str:
+    """The phases in a few words: "0 -> 0.001 over 25.6K, 0.001 for 2.41M, 0.001 -> 0 over 128K"."""
+    words = []
+    for phase in canonical(phases):
+        lr = phase.learning_rate
+        if isinstance(lr, Ramp):
+            shape = "" if lr.shape == "linear" else f" ({lr.shape})"
+            words.append(f"{lr.start:.4g} -> {lr.end:.4g} over {format_tokens(phase.tokens)}{shape}")
+        else:
+            words.append(f"{lr:.4g} for {format_tokens(phase.tokens)}")
+    return ", ".join(words)
+
+
+def _settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Number and settings of the step that ends at each row: derived from the recipe, so never stored."""
+    steps = list(recipe.steps())
+    index = np.searchsorted([step.tokens for step in steps], tokens)
+    return {
+        "step": np.where(tokens > 0, index + 1, 0),
+        "learning_rate": np.array([step.learning_rate for step in steps])[index],
+        "weight_decay": np.array([step.weight_decay for step in steps])[index],
+        "batch_size": np.array([step.batch_size for step in steps])[index],
+    }
+
+
+def _phase_ends(recipe: Recipe) -> list[int]:
+    ends, position = [], 0
+    for phase in canonical(recipe.phases):
+        position += phase.tokens
+        ends.append(position)
+    return ends
+
+
+def _root_without_seed(setup: Setup, fingerprint: str) -> dict[str, Any]:
+    root = setup.root(fingerprint)
+    return {name: value for name, value in root.items() if name != "seed"}

@@ -1,0 +1,203 @@
+"""A segment being trained: its rows, its last state, and at the end its publication. Only the first process writes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isotune.recipe import Step
+from isotune.runs import CurveWriter, Numerics, Row, Segment, Study, read_rows, write_whole
+from isotune.train.evaluation import Measured
+from isotune.train.state import state_tokens
+from isotune.runs.trajectory import Status
+from isotune.train.trainer import Trainer
+
+STEP_COLUMNS = ("train_loss", "gradient_norm", "clip_factor")
+
+Observer = Callable[[Step, Row], None]
+
+
+class Attempt:
+    """Collects what steps return and writes it; continues where a killed attempt at the same segment stopped."""
+
+    def __init__(
+        self,
+        study: Study,
+        segment: Segment,
+        trainer: Trainer,
+        numerics: Numerics,
+        observers: Sequence[Observer],
+        save_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.study, self.segment, self.trainer, self.numerics = study, segment, trainer, numerics
+        self.observers, self.save_seconds, self.clock = observers, save_seconds, clock
+        self.world = trainer.world
+        self.diverged_at_tokens: int | None = None
+        self._pending: list[tuple[Step, Tensor]] = []
+        self._rows: list[tuple[Step, Row]] = []
+        folder = _take_over(study, segment) or study.new_attempt(segment, numerics) if self.world.is_first else None
+        self.folder: Path = self.world.agreed(folder)
+        self._lock = _lock(self.folder) if self.world.is_first else None
+        self.start_tokens: int = self.world.agreed(self._resume_position())
+        self._load()
+        if self.world.is_first:
+            self._curve = CurveWriter(self.folder / "curve.jsonl", self.start_tokens if self._has_own_state() else -1)
+        self._began = self._saved = clock()
+
+    # While training
+
+    def add(self, step: Step, values: Tensor) -> None:
+        """Keeps a step's values where they are: a transfer at every step would stall a GPU."""
+        self._pending.append((step, values))
+
+    @property
+    def has_diverged(self) -> bool:
+        return self.diverged_at_tokens is not None
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._pending)
+
+    def collect(self) -> None:
+        """Turns the pending steps into rows, up to the first whose loss or gradient is not finite."""
+        steps = [step for step, _ in self._pending]
+        table = torch.stack([values for _, values in self._pending])
+        table[:, 0] = self.world.mean(table[:, 0].contiguous())
+        self._pending.clear()
+        for step, values in zip(steps, table.cpu().numpy(), strict=True):
+            if not np.isfinite(values).all():
+                self.diverged_at_tokens = step.tokens
+                break
+            self._rows.append((step, {"tokens": step.tokens} | dict(zip(STEP_COLUMNS, values, strict=True))))
+
+    def write(self, measured: Measured) -> None:
+        """Writes the rows, the last one with what was measured after its step."""
+        if not measured.is_finite:
+            self.diverged_at_tokens = self._rows.pop()[0].tokens
+        elif self._rows:
+            self._rows[-1][1].update(measured.columns)
+        if self.world.is_first:
+            if measured.window_losses is not None:
+                write_whole(self.folder / "windows.npy", lambda path: _save_array(path, measured.window_losses))
+            self._curve.write(row for _, row in self._rows)
+            for observer in self.observers:
+                for step, row in self._rows:
+                    observer(step, row)
+        self._rows.clear()
+
+    def write_start(self, measured: Measured) -> None:
+        """Writes the row of position 0."""
+        if self.world.is_first and measured.columns:
+            self._curve.write([{"tokens": 0} | measured.columns])
+
+    def save_if_due(self, tokens: int) -> None:
+        if self.world.is_first and self.clock() - self._saved >= self.save_seconds:
+            self.save(tokens)
+
+    def save(self, tokens: int) -> None:
+        """Rows first, then the state: a state on disk always has its rows."""
+        if self.world.is_first:
+            self._curve.sync()
+            self.trainer.save(self.folder / "state.safetensors", tokens, self.segment.recipe.steps_at(tokens))
+            self._note_time(tokens)
+            self._saved = self.clock()
+
+    def finish(self) -> None:
+        """Publishes the segment, finished or diverged."""
+        self.write(Measured())
+        if self.world.is_first:
+            end = self.segment.end_tokens
+            self._curve.sync()
+            self._curve.close()
+            if not self.has_diverged:
+                path = self.study.state_path(self.segment.end_state)
+                self.trainer.save(path, end, self.segment.recipe.num_steps)
+            self._note_time(self.diverged_at_tokens or end)
+            status: Status = "diverged" if self.has_diverged else "finished"
+            self.study.describe(self.folder, self.segment, self.numerics, status, self.diverged_at_tokens)
+            (self.folder / "state.safetensors").unlink(missing_ok=True)
+            self._release()
+            self.study.publish(self.folder, self.segment)
+        self.world.agreed(None)  # the others go on only when the state is there
+
+    def close(self) -> None:
+        """Lets go of an unfinished attempt, for another process to continue."""
+        if self.world.is_first:
+            self._curve.close()
+            self._release()
+
+    # Beginning
+
+    def _resume_position(self) -> int:
+        if not self.world.is_first:
+            return 0
+        tokens = state_tokens(self._own_state)
+        rows = read_rows(self.folder / "curve.jsonl")
+        if tokens > self.segment.start_tokens and any(row["tokens"] == tokens for row in rows):
+            return tokens
+        return self.segment.start_tokens
+
+    def _load(self) -> None:
+        if self._has_own_state():
+            self.trainer.load(self._own_state)
+        elif self.segment.start_tokens:
+            self.trainer.load(self.study.state_path(self.segment.start_state))
+        else:
+            self.trainer.start(self.segment.recipe.setup.seed)
+
+    @property
+    def _own_state(self) -> Path:
+        return self.folder / "state.safetensors"
+
+    def _has_own_state(self) -> bool:
+        return self.start_tokens > self.segment.start_tokens
+
+    def _note_time(self, tokens: int) -> None:
+        seconds = round(self.clock() - self._began, 3)
+        note = {"from_tokens": self.start_tokens, "tokens": tokens, "seconds": seconds}
+        with open(self.folder / "timing.jsonl", "a") as file:
+            file.write(json.dumps(note) + "\n")
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            (self.folder / "lock").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _take_over(study: Study, segment: Segment) -> Path | None:
+    """The furthest attempt at this segment that no living process holds."""
+    free = []
+    for folder in study.interrupted(segment):
+        lock = _lock(folder)
+        if lock is not None:
+            os.close(lock)
+            if (folder / "segment.json").exists():
+                free.append(folder)
+    return max(free, key=lambda folder: state_tokens(folder / "state.safetensors"), default=None)
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock that the kernel gives back when its holder dies, however it dies; None if it is held."""
+    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    except OSError:
+        os.close(descriptor)
+        return None
+
+
+def _save_array(path: Path, array: np.ndarray) -> None:
+    with open(path, "wb") as file:
+        np.save(file, array)

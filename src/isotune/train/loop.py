@@ -1,0 +1,138 @@
+"""Segment -> trajectory: the training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from isotune.corpus import Corpus, open_corpus
+from isotune.errors import InputError
+from isotune.recipe import Recipe, Setup
+from isotune.runs import Evaluation, Segment, Study, Trajectory
+from isotune.train.attempt import Attempt, Observer
+from isotune.train.evaluation import Evaluator, default_evaluation
+from isotune.train.execution import Execution, World
+from isotune.train.trainer import Trainer
+
+# Rows are fetched from the device after this many steps: often enough to notice a divergence, seldom enough for a GPU.
+STEPS_BETWEEN_ROWS = 32
+
+
+class Stopped(Exception):
+    """Training was asked to stop, saved its state, and can be continued."""
+
+
+def train(
+    recipe: Recipe,
+    study_folder: str | Path,
+    *,
+    execution: Execution | None = None,
+    evaluation: Evaluation | None = None,
+    observers: Sequence[Observer] = (),
+    on_plan: Callable[[Study, list[Segment]], None] = lambda study, segments: None,
+    save_seconds: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+    should_stop: Callable[[], bool] = lambda: False,
+    allow_mixed_numerics: bool = False,
+) -> Trajectory:
+    """The recipe's trajectory; trains what the study lacks of it.
+
+    Repeating a call that was killed continues it; a recipe that shares a prefix with another trains only the rest.
+    """
+    execution = execution or Execution()
+    world = World(execution.device)
+    corpus = open_corpus(recipe.setup.corpus)
+    require_fit(recipe, corpus, execution, world)
+    study = world.agreed(
+        open_study(Path(study_folder), recipe.setup, corpus, evaluation, execution, world, allow_mixed_numerics)
+        if world.is_first
+        else None
+    )
+    segments = world.agreed(study.missing(recipe) if world.is_first else None)
+    on_plan(study, segments)
+    if segments:
+        trainer = Trainer(recipe.setup, execution, world)
+        evaluator = Evaluator(trainer, corpus, study.evaluation)
+        for segment in segments:
+            attempt = Attempt(study, segment, trainer, execution.numerics(world), observers, save_seconds, clock)
+            try:
+                train_segment(attempt, evaluator, corpus, should_stop)
+            finally:
+                attempt.close()
+            if attempt.diverged_at_tokens is not None:
+                break
+    return study.trajectory(recipe)
+
+
+def train_segment(
+    attempt: Attempt, evaluator: Evaluator, corpus: Corpus, should_stop: Callable[[], bool] = lambda: False
+) -> None:
+    """Trains one segment from where its attempt stands, and publishes it."""
+    trainer, segment, setup = attempt.trainer, attempt.segment, attempt.segment.recipe.setup
+    length, seed = setup.sequence_length, setup.seed
+    if attempt.start_tokens == 0:
+        attempt.write_start(evaluator.at_start())
+    for step in segment.recipe.steps(attempt.start_tokens, segment.end_tokens):
+        windows = corpus.sequences(step.tokens_before // length, step.batch_size, sequence_length=length, seed=seed)
+        attempt.add(step, trainer.step(windows, step))
+        is_end = step.tokens == segment.end_tokens
+        if attempt.num_pending < STEPS_BETWEEN_ROWS and not evaluator.is_due(step, segment) and not is_end:
+            continue
+        attempt.collect()
+        if not attempt.has_diverged:
+            attempt.write(evaluator.after(step, segment))
+        if attempt.has_diverged:
+            break
+        attempt.save_if_due(step.tokens)
+        if trainer.world.agreed(should_stop()) and not is_end:
+            attempt.save(step.tokens)
+            raise Stopped(f"stopped at {step.tokens} of {segment.end_tokens} tokens")
+    attempt.finish()
+
+
+def open_study(
+    folder: Path,
+    setup: Setup,
+    corpus: Corpus,
+    evaluation: Evaluation | None,
+    execution: Execution,
+    world: World,
+    allow_mixed_numerics: bool,
+) -> Study:
+    """The study in this folder, made if there is none; refused if its runs and this one do not belong together."""
+    numerics = execution.numerics(world)
+    if not (folder / "study.json").exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not a study: give an empty or new folder with --study")
+        evaluation = evaluation or default_evaluation(corpus, setup.sequence_length)
+        return Study.create(folder, setup, corpus.name, corpus.fingerprint, evaluation, numerics)
+    study = Study.open(folder)
+    study.require_root(setup, corpus.fingerprint)
+    if evaluation is not None and evaluation != study.evaluation:
+        raise InputError(
+            f"the study {folder} evaluates every {study.evaluation.every_tokens} tokens on {study.evaluation.windows} "
+            f"windows ({study.evaluation.final_windows} after decays): leave out the --eval options or use another --study"
+        )
+    if numerics != study.numerics and not allow_mixed_numerics:
+        names = [name for name in vars(numerics) if getattr(numerics, name) != getattr(study.numerics, name)]
+        there = ", ".join(f"{name}={getattr(study.numerics, name)}" for name in names)
+        here = ", ".join(f"{name}={getattr(numerics, name)}" for name in names)
+        raise InputError(
+            f"the study {folder} was trained with {there}, this run has {here}, and their bytes may differ: use the same, "
+            f"another --study, or --allow-mixed-numerics"
+        )
+    return study
+
+
+def require_fit(recipe: Recipe, corpus: Corpus, execution: Execution, world: World) -> None:
+    """Refuses, before anything is trained, what could only fail later."""
+    setup = recipe.setup
+    if corpus.vocabulary_size > setup.model.vocabulary_size:
+        raise InputError(
+            f"corpus {corpus.name} has {corpus.vocabulary_size} kinds of tokens, the model knows "
+            f"{setup.model.vocabulary_size}: set model.vocabulary_size to at least {corpus.vocabulary_size}"
+        )
+    corpus.require(recipe.tokens, sequence_length=setup.sequence_length, max_epochs=setup.max_epochs)
+    for phase in recipe.phases:
+        execution.micro_batches(phase.batch_size, world)
