@@ -1,0 +1,82 @@
+"""isotune: which learning rate, weight decay and batch size?
+
+    >>> import isotune
+    >>> recipe = isotune.wsd(
+    ...     isotune.Setup(model=isotune.PRESETS["nano"]), tokens="2.56M", learning_rate="2^-10", weight_decay=0.125,
+    ...     batch_size=4, warmup_tokens="25.6K", decay_tokens="128K",
+    ... )
+    >>> recipe.num_steps
+    10000
+
+`isotune.train(recipe, "studies/first")` trains it (with `pip install 'isotune[train]'`) and returns its `Trajectory`;
+`isotune.Study.open("studies/first")` reads what is there, without torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from isotune.errors import InputError
+from isotune.recipe import (
+    PRESETS,
+    AdamW,
+    Init,
+    ModelShape,
+    Phase,
+    Ramp,
+    Recipe,
+    Setup,
+    batch_switch,
+    constant,
+    cosine,
+    new_settings,
+    read_recipe,
+    square_root_rule,
+    wsd,
+)
+from isotune.runs import Evaluation, RunInfo, Study, Trajectory
+
+if TYPE_CHECKING:
+    from isotune.corpus import open_corpus, prepare
+    from isotune.train import Execution, train
+
+__all__ = [
+    "PRESETS",
+    "AdamW",
+    "Evaluation",
+    "Execution",
+    "Init",
+    "InputError",
+    "ModelShape",
+    "Phase",
+    "Ramp",
+    "Recipe",
+    "RunInfo",
+    "Setup",
+    "Study",
+    "Trajectory",
+    "batch_switch",
+    "constant",
+    "cosine",
+    "new_settings",
+    "open_corpus",
+    "prepare",
+    "read_recipe",
+    "square_root_rule",
+    "train",
+    "wsd",
+]
+
+# Rooms that need more than the core, opened when first asked for.
+_LAZY = {
+    "Execution": "isotune.train",
+    "open_corpus": "isotune.corpus",
+    "prepare": "isotune.corpus",
+    "train": "isotune.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'isotune' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

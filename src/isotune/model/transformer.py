@@ -17,6 +17,9 @@ from isotune.recipe import Init, ModelShape
 class Transformer(nn.Module):
     """Windows of tokens -> logits or losses."""
 
+    cos_TC: Tensor
+    sin_TC: Tensor
+
     def __init__(self, shape: ModelShape, sequence_length: int):
         super().__init__()
         self.shape = shape

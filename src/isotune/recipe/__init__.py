@@ -10,7 +10,7 @@ Everything here is frozen data; steps, ELR, tokens per parameter and memory time
 """
 
 from isotune.recipe.phases import Phase, Ramp, RampShape, Recipe, Step, canonical, digest, shared_tokens
-from isotune.recipe.quantities import format_tokens, parse_batch_schedule, parse_number, parse_tokens
+from isotune.recipe.quantities import format_number, format_tokens, parse_batch_schedule, parse_number, parse_tokens
 from isotune.recipe.schedules import batch_switch, constant, cosine, new_settings, square_root_rule, wsd
 from isotune.recipe.setup import NUMERICS_VERSION, PRESETS, AdamW, Init, ModelShape, Precision, Setup
 from isotune.recipe.toml import read_recipe, recipe_from_table, recipe_to_table
@@ -33,6 +33,7 @@ __all__ = [
     "constant",
     "cosine",
     "digest",
+    "format_number",
     "format_tokens",
     "new_settings",
     "parse_batch_schedule",

@@ -194,3 +194,13 @@ def _as_float(value: object) -> float:
         return float(value)
     except OverflowError:
         return math.nan
+
+
+def format_number(value: float) -> str:
+    """A number as `parse_number` reads it, small powers of two as such.
+
+    >>> format_number(2**-10), format_number(0.1)
+    ('2^-10', '0.1')
+    """
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < -3 else f"{value:.4g}"

@@ -24,6 +24,7 @@ class CurveWriter:
 
     def write(self, rows: Iterable[Row]) -> None:
         self._file.writelines(_line(row) for row in rows)
+        self._file.flush()  # for those who watch
 
     def sync(self) -> None:
         self._file.flush()
@@ -42,13 +43,20 @@ def read_rows(path: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn or empty
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
-            raise InputError(
-                f"{path} is damaged in line {number}: delete the folder {path.parent} and repeat the command, "
-                f"which trains that segment again"
-            ) from None
+            row = None
+        if not isinstance(row, dict) or not isinstance(row.get("tokens"), int):
+            raise damaged(path, f"in line {number}")
+        rows.append(row)
     return rows
+
+
+def damaged(path: Path, where: str) -> InputError:
+    return InputError(
+        f"{path} is damaged {where}: delete the folder {path.parent} and repeat the training command, "
+        f"which trains that segment again"
+    )
 
 
 def columns(rows: list[Row]) -> dict[str, np.ndarray]:

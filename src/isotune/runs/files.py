@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,35 +16,70 @@ FORMAT = 1  # of every file of a study; old versions stay readable from release 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a temporary file, then moves it to its place: a kill leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = _temporary(path)
     try:
         write(temporary)
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
+        move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def move(source: Path, path: Path) -> None:
+    """Moves a file to its place, once the disk has its content."""
+    sync(source)
+    os.replace(source, path)
+    sync(path.parent)
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what kills left of unfinished files."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    text = json.dumps({"format": FORMAT, **value}, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda temporary: temporary.write_text(text))
+    write_whole(path, lambda temporary: _dump(temporary, value))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def write_first_json(path: Path, value: dict[str, Any]) -> None:
+    """Writes the file unless somebody else has: of several at the same time the first wins."""
+    temporary = _temporary(path)
+    try:
+        _dump(temporary, value)
+        sync(temporary)
+        os.link(temporary, path)
+        sync(path.parent)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not path.exists():
+            move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """What `write_json` wrote."""
     try:
         value = json.loads(path.read_text())
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: check the folder's name") from None
+        raise InputError(f"{path} is missing: {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged ({error}): restore it from a copy, or delete {path.parent} and repeat") from None
+        raise InputError(f"{path} is damaged ({error}): {remedy}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise InputError(
             f"{path} has format {found!r}, this version of isotune reads format {FORMAT}: use the version that wrote it"
         )
     return value
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+
+
+def _dump(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps({"format": FORMAT, **value}, indent=1, allow_nan=False) + "\n")
 
 
 def sync(path: Path) -> None:

@@ -7,17 +7,18 @@
     segments/<id>/windows.npy       per-window validation losses, where a decay ended
     states/<id>.safetensors         parameters and moments
     attempts/<id>.<name>/           a segment being trained, with its own last state; published by one rename
+
+Files appear whole or not at all; curves grow, and a last line that a kill tore is dropped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -34,8 +35,8 @@ from isotune.recipe import (
     recipe_to_table,
     shared_tokens,
 )
-from isotune.runs.curve import Row, columns, read_rows
-from isotune.runs.files import read_json, write_json
+from isotune.runs.curve import Row, columns, damaged, read_rows
+from isotune.runs.files import move, read_json, sync, write_first_json, write_json
 from isotune.runs.trajectory import RunInfo, Status, Trajectory
 
 
@@ -54,8 +55,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.every_tokens < 0 or self.windows < 1 or self.final_windows < self.windows:
             raise InputError(
-                f"evaluation every {self.every_tokens} tokens on {self.windows} windows ({self.final_windows} at the end) "
-                f"is impossible: use tokens of at least 0 and at least as many windows at the end as before"
+                f"evaluation every {self.every_tokens} tokens on {self.windows} windows ({self.final_windows} at the "
+                f"end) is impossible: use tokens of at least 0 and at least as many windows at the end as before"
             )
 
     def is_due(self, tokens_before: int, tokens: int) -> bool:
@@ -111,6 +112,20 @@ class SegmentRecord:
     status: Status
     folder: Path
     diverged_at_tokens: int | None = None
+    numerics: Numerics | None = None
+
+    def rows(self) -> list[Row]:
+        """The rows of its curve: all of them, unless it is still being trained."""
+        path, recipe = self.folder / "curve.jsonl", self.segment.recipe
+        rows = read_rows(path)
+        if self.status != "running":
+            last = self.segment.end_tokens if self.diverged_at_tokens is None else self.diverged_at_tokens
+            num_steps = recipe.steps_at(last) - recipe.steps_at(self.segment.start_tokens)
+            num_expected = num_steps if self.diverged_at_tokens is None else num_steps - 1
+            num_rows = sum(row["tokens"] > self.segment.start_tokens for row in rows)
+            if num_rows != num_expected:
+                raise damaged(path, f"(it has {num_rows} of {num_expected} rows)")
+        return rows
 
     def usable_end(self, recipe: Recipe) -> int:
         """How far this segment's rows are rows of the recipe."""
@@ -129,6 +144,7 @@ class Study:
 
     def __init__(self, folder: Path, description: dict[str, Any]):
         self.folder = folder
+        self.description = {name: description[name] for name in ("root", "corpus", "evaluation", "numerics")}
         self.root = description["root"]
         self.corpus_name: str = description["corpus"]
         self.corpus_fingerprint: str = self.root["corpus"]
@@ -142,29 +158,40 @@ class Study:
     def create(
         cls, folder: Path, setup: Setup, corpus_name: str, fingerprint: str, evaluation: Evaluation, numerics: Numerics
     ) -> Study:
-        """A new study in an empty or absent folder."""
+        """A new study in an empty or absent folder; the one that is there if somebody else was faster."""
         description = {
             "root": _root_without_seed(setup, fingerprint),
             "corpus": corpus_name,
             "evaluation": dataclasses.asdict(evaluation),
             "numerics": dataclasses.asdict(numerics),
         }
-        for name in ("segments", "states", "attempts"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        write_json(folder / "study.json", description)
-        return cls(folder, description)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_first_json(folder / "study.json", _remembered(folder) or description)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise InputError(f"{folder} cannot be written ({error.strerror}): choose another --study folder") from None
+        return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Study:
         """The study in this folder."""
         path = folder / "study.json"
         if not path.exists():
-            raise InputError(f"{folder} is not a study (it has no study.json): give the folder that `isotune train` wrote")
-        description = read_json(path)
+            raise InputError(f"{folder} is not a study (it has no study.json): give one that `isotune train` wrote")
+        remedy = "restore it from a copy, or delete this file alone and repeat the training command, which rewrites it"
+        description = read_json(path, remedy)
         try:
             return cls(folder, description)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path} is damaged ({error!r}): restore it from a copy") from None
+        except (KeyError, TypeError, AttributeError, InputError) as error:
+            raise InputError(f"{path} is damaged ({error!r}): {remedy}") from None
+
+    @staticmethod
+    def may_begin_in(folder: Path) -> bool:
+        """Whether nothing foreign is in the folder: a study killed at its very beginning is not foreign."""
+        if not folder.exists():
+            return True
+        own = ("segments", "states", "attempts")
+        return folder.is_dir() and all(p.name in own or p.match(".study.json.*.part") for p in folder.iterdir())
 
     def require_root(self, setup: Setup, fingerprint: str) -> None:
         """Refuses a setup whose runs do not belong here."""
@@ -180,15 +207,26 @@ class Study:
 
     def records(self) -> list[SegmentRecord]:
         """All published segments."""
-        for folder in sorted((self.folder / "segments").iterdir()):
+        for folder in _folders(self.folder / "segments"):
             if folder.name not in self._records:
-                self._records[folder.name] = self._read_record(folder)
+                self._records[folder.name] = self.read_record(folder)
         return list(self._records.values())
 
     def attempts(self) -> list[SegmentRecord]:
         """Segments that are being trained, or whose training was interrupted."""
-        folders = sorted((self.folder / "attempts").iterdir())
-        return [self._read_record(folder) for folder in folders if (folder / "segment.json").exists()]
+        records = []
+        for folder in _folders(self.folder / "attempts"):
+            if (folder / "segment.json").exists() and not self.has(_segment_id(folder)):
+                try:
+                    records.append(self.read_record(folder))
+                except InputError:
+                    if (folder / "segment.json").exists():  # it was not published meanwhile
+                        raise
+        return records
+
+    def has(self, segment_id: str) -> bool:
+        """Whether this segment is published."""
+        return (self.folder / "segments" / segment_id / "segment.json").exists()
 
     def recipes(self) -> list[Recipe]:
         """The recipes that end where nothing continues them: the leaves of the prefix tree."""
@@ -200,15 +238,18 @@ class Study:
     def trajectory(self, recipe: Recipe) -> Trajectory:
         """All rows of this recipe, found by walking its prefix; status `running` if some are missing."""
         rows: list[Row] = []
-        path, position, diverged = self._path(recipe), -1, False
-        for record in path:
+        position, diverged = -1, False
+        for record in self._path(recipe):
             end = record.usable_end(recipe)
-            rows += [row for row in read_rows(record.folder / "curve.jsonl") if position < row["tokens"] <= end]
+            rows += [row for row in record.rows() if position < row["tokens"] <= end]
             position, diverged = end, record.diverges_on(recipe)
         status: Status = "diverged" if diverged else "finished" if position >= recipe.tokens else "running"
+        if status == "running":
+            rows += self._running_rows(recipe, position)
         table = columns(rows)
         table.setdefault("tokens", np.zeros(0, dtype=np.int64))
-        return Trajectory(_settings_columns(recipe, table["tokens"]) | table, run_info(recipe, status, str(self.folder)))
+        settings = _settings_columns(recipe, table["tokens"])
+        return Trajectory(settings | table, run_info(recipe, status, str(self.folder)))
 
     def missing(self, recipe: Recipe) -> list[Segment]:
         """The segments that must be trained for this recipe, in order: none if it is finished or known to diverge."""
@@ -216,12 +257,16 @@ class Study:
         reached = path[-1].usable_end(recipe) if path else 0
         if reached >= recipe.tokens or (path and path[-1].diverges_on(recipe)):
             return []
-        start = max((tokens for tokens in self._positions(recipe) if tokens <= reached and self._rests(recipe, tokens)), default=0)
+        start = max(tokens for tokens in self._positions(recipe) if tokens <= reached and self._rests(recipe, tokens))
         ends = [end for end in _phase_ends(recipe) if end > start]
         return [self.segment(recipe, a, b) for a, b in zip([start, *ends], ends, strict=False)]
 
     def segment(self, recipe: Recipe, start_tokens: int, end_tokens: int) -> Segment:
         return Segment(Recipe(recipe.setup, recipe.prefix(end_tokens)), start_tokens, self.corpus_fingerprint)
+
+    def run_id(self, recipe: Recipe) -> str:
+        """A short name for a run: the beginning of its final state's address."""
+        return recipe.state_id(self.corpus_fingerprint, recipe.tokens)[:8]
 
     def state_path(self, state_id: str) -> Path:
         return self.folder / "states" / f"{state_id}.safetensors"
@@ -232,6 +277,7 @@ class Study:
         """A folder for training this segment, already describing it."""
         folder = self.folder / "attempts" / f"{segment.id}.{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
+        sync(folder.parent)
         self.describe(folder, segment, numerics, "running")
         return folder
 
@@ -245,6 +291,7 @@ class Study:
             "status": status,
             "diverged_at_tokens": diverged_at_tokens,
             "numerics": dataclasses.asdict(numerics),
+            "study": self.description,  # should study.json get lost
         }
         write_json(folder / "segment.json", record)
 
@@ -252,25 +299,32 @@ class Study:
         """Attempts at this segment that another process left, or is still working on."""
         return sorted((self.folder / "attempts").glob(f"{segment.id}.*"))
 
-    def publish(self, attempt: Path, segment: Segment) -> bool:
-        """Makes an attempt the segment by one rename; False if another attempt was first. Removes what is left."""
+    def keep_state(self, path: Path, state_id: str) -> None:
+        """Moves an attempt's state to where all recipes find it."""
+        place = self.state_path(state_id)
+        place.parent.mkdir(exist_ok=True)
+        move(path, place)
+
+    def publish(self, attempt: Path, segment_id: str) -> bool:
+        """Makes an attempt the segment by one rename; False if another attempt was first."""
+        place = self.folder / "segments" / segment_id
+        place.parent.mkdir(exist_ok=True)
         try:
-            attempt.rename(self.folder / "segments" / segment.id)
-            first = True
+            attempt.rename(place)
         except OSError:
-            if not (self.folder / "segments" / segment.id / "segment.json").exists():
+            if not self.has(segment_id):
                 raise
-            first = False
-        for leftover in self.interrupted(segment):
-            shutil.rmtree(leftover, ignore_errors=True)
-        return first
+            return False
+        sync(place.parent)
+        return True
 
     # Walking prefixes
 
     def _path(self, recipe: Recipe) -> list[SegmentRecord]:
         """Published segments that cover the recipe from 0 on without a gap, as far as they reach."""
         left = [(record.segment.start_tokens, record.usable_end(recipe), record) for record in self._of_seed(recipe)]
-        path, position = [], 0
+        path: list[SegmentRecord] = []
+        position = 0
         while position < recipe.tokens and not (path and path[-1].diverges_on(recipe)):
             reachable = [(end, record) for start, end, record in left if start <= position < end]
             if not reachable:
@@ -278,6 +332,17 @@ class Study:
             position, record = max(reachable, key=lambda pair: pair[0])
             path.append(record)
         return path
+
+    def _running_rows(self, recipe: Recipe, position: int) -> list[Row]:
+        """What is known beyond the published rows: from the attempt that has come furthest."""
+        furthest: list[Row] = []
+        for record in self.attempts():
+            if record.segment.recipe.setup.seed != recipe.setup.seed or record.segment.start_tokens > max(position, 0):
+                continue
+            end = record.usable_end(recipe)
+            rows = [row for row in read_rows(record.folder / "curve.jsonl") if position < row["tokens"] <= end]
+            furthest = max(furthest, rows, key=len)
+        return furthest
 
     def _positions(self, recipe: Recipe) -> set[int]:
         """Where states of this recipe may lie: the ends of its segments."""
@@ -293,17 +358,22 @@ class Study:
     def _of_seed(self, recipe: Recipe) -> list[SegmentRecord]:
         return [record for record in self.records() if record.segment.recipe.setup.seed == recipe.setup.seed]
 
-    def _read_record(self, folder: Path) -> SegmentRecord:
+    def read_record(self, folder: Path) -> SegmentRecord:
+        """The segment in this folder, published or not."""
         path = folder / "segment.json"
-        value = read_json(path)
+        remedy = f"delete the folder {folder} and repeat the training command, which trains that segment again"
+        value = read_json(path, remedy)
         try:
             recipe = recipe_from_table(value["recipe"], str(path))
             segment = Segment(recipe, value["start"]["tokens"], self.corpus_fingerprint)
-            return SegmentRecord(segment, value["status"], folder, value["diverged_at_tokens"])
-        except (KeyError, TypeError) as error:
-            raise InputError(
-                f"{path} is damaged ({error!r}): delete {folder} and repeat the command, which trains it again"
-            ) from None
+            numerics = Numerics(**value["numerics"])
+            record = SegmentRecord(segment, value["status"], folder, value["diverged_at_tokens"], numerics)
+            is_sound = segment.id == _segment_id(folder) and record.status in get_args(Status)
+        except (KeyError, TypeError, InputError) as error:
+            raise InputError(f"{path} is damaged ({error!r}): {remedy}") from None
+        if not is_sound:
+            raise InputError(f"{path} does not describe the segment of its folder's name: {remedy}")
+        return record
 
 
 def run_info(recipe: Recipe, status: Status, source: str) -> RunInfo:
@@ -343,6 +413,26 @@ def _settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarra
         "weight_decay": np.array([step.weight_decay for step in steps])[index],
         "batch_size": np.array([step.batch_size for step in steps])[index],
     }
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in it; none if tools that copy files alone left it out."""
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _segment_id(folder: Path) -> str:
+    return folder.name.partition(".")[0]
+
+
+def _remembered(folder: Path) -> dict[str, Any] | None:
+    """The study's description as any of its segments remembers it; None if there is none."""
+    for kind in ("segments", "attempts"):
+        for segment in _folders(folder / kind):
+            if (segment / "segment.json").exists():
+                value = read_json(segment / "segment.json", f"delete the folder {segment} and repeat the command")
+                if isinstance(value.get("study"), dict):
+                    return dict(value["study"])
+    return None
 
 
 def _phase_ends(recipe: Recipe) -> list[int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +13,10 @@ from torch import Tensor
 
 from isotune.recipe import Step
 from isotune.runs import CurveWriter, Numerics, Row, Segment, Study, read_rows, write_whole
-from isotune.train.evaluation import Measured
-from isotune.train.state import state_tokens
 from isotune.runs.trajectory import Status
+from isotune.train.evaluation import Measured
+from isotune.train.hold import STATE, Hold, publish, take
+from isotune.train.state import state_tokens
 from isotune.train.trainer import Trainer
 
 STEP_COLUMNS = ("train_loss", "gradient_norm", "clip_factor")
@@ -45,13 +43,18 @@ class Attempt:
         self.diverged_at_tokens: int | None = None
         self._pending: list[tuple[Step, Tensor]] = []
         self._rows: list[tuple[Step, Row]] = []
-        folder = _take_over(study, segment) or study.new_attempt(segment, numerics) if self.world.is_first else None
-        self.folder: Path = self.world.agreed(folder)
-        self._lock = _lock(self.folder) if self.world.is_first else None
-        self.start_tokens: int = self.world.agreed(self._resume_position())
-        self._load()
-        if self.world.is_first:
-            self._curve = CurveWriter(self.folder / "curve.jsonl", self.start_tokens if self._has_own_state() else -1)
+        self._hold: Hold | None = take(study, segment, numerics) if self.world.is_first else None
+        self._curve: CurveWriter | None = None
+        try:
+            self.folder: Path = self.world.agreed(self._hold and self._hold.folder)
+            self.start_tokens: int = self.world.agreed(self._resume_position())
+            self._load()
+            if self.world.is_first:
+                keep_through = self.start_tokens if self._has_own_state() else -1
+                self._curve = CurveWriter(self.folder / "curve.jsonl", keep_through)
+        except BaseException:
+            self.close()
+            raise
         self._began = self._saved = clock()
 
     # While training
@@ -86,9 +89,10 @@ class Attempt:
             self.diverged_at_tokens = self._rows.pop()[0].tokens
         elif self._rows:
             self._rows[-1][1].update(measured.columns)
-        if self.world.is_first:
-            if measured.window_losses is not None:
-                write_whole(self.folder / "windows.npy", lambda path: _save_array(path, measured.window_losses))
+        if self._curve is not None:
+            losses = measured.window_losses
+            if losses is not None and not self.has_diverged:
+                write_whole(self.folder / "windows.npy", lambda path: _save_array(path, losses))
             self._curve.write(row for _, row in self._rows)
             for observer in self.observers:
                 for step, row in self._rows:
@@ -97,7 +101,7 @@ class Attempt:
 
     def write_start(self, measured: Measured) -> None:
         """Writes the row of position 0."""
-        if self.world.is_first and measured.columns:
+        if self._curve is not None and measured.columns and measured.is_finite:
             self._curve.write([{"tokens": 0} | measured.columns])
 
     def save_if_due(self, tokens: int) -> None:
@@ -106,35 +110,42 @@ class Attempt:
 
     def save(self, tokens: int) -> None:
         """Rows first, then the state: a state on disk always has its rows."""
-        if self.world.is_first:
+        if self._curve is not None:
             self._curve.sync()
-            self.trainer.save(self.folder / "state.safetensors", tokens, self.segment.recipe.steps_at(tokens))
+            self.trainer.save(self._own_state, tokens, self.segment.recipe.steps_at(tokens))
             self._note_time(tokens)
             self._saved = self.clock()
 
     def finish(self) -> None:
-        """Publishes the segment, finished or diverged."""
+        """Publishes the segment, finished or diverged.
+
+        In this order a kill between any two lines loses nothing: until the state has moved, the attempt continues from
+        its own; once it has, the attempt is complete, and whoever comes next publishes it (see `hold.tidy`).
+        """
         self.write(Measured())
-        if self.world.is_first:
-            end = self.segment.end_tokens
-            self._curve.sync()
-            self._curve.close()
-            if not self.has_diverged:
-                path = self.study.state_path(self.segment.end_state)
-                self.trainer.save(path, end, self.segment.recipe.num_steps)
-            self._note_time(self.diverged_at_tokens or end)
+        if self._curve is not None and self._hold is not None:
+            if self.diverged_at_tokens is None:
+                self.save(self.segment.end_tokens)
+            else:
+                self._curve.sync()
+                self._note_time(self.diverged_at_tokens)
             status: Status = "diverged" if self.has_diverged else "finished"
             self.study.describe(self.folder, self.segment, self.numerics, status, self.diverged_at_tokens)
-            (self.folder / "state.safetensors").unlink(missing_ok=True)
-            self._release()
-            self.study.publish(self.folder, self.segment)
+            if self.has_diverged:
+                self._own_state.unlink(missing_ok=True)
+            else:
+                self.study.keep_state(self._own_state, self.segment.end_state)
+            publish(self.study, self.segment, self._hold)
         self.world.agreed(None)  # the others go on only when the state is there
 
     def close(self) -> None:
         """Lets go of an unfinished attempt, for another process to continue."""
-        if self.world.is_first:
-            self._curve.close()
-            self._release()
+        try:
+            if self._curve is not None:
+                self._curve.close()
+        finally:
+            if self._hold is not None:
+                self._hold.release()
 
     # Beginning
 
@@ -157,7 +168,7 @@ class Attempt:
 
     @property
     def _own_state(self) -> Path:
-        return self.folder / "state.safetensors"
+        return self.folder / STATE
 
     def _has_own_state(self) -> bool:
         return self.start_tokens > self.segment.start_tokens
@@ -167,35 +178,6 @@ class Attempt:
         note = {"from_tokens": self.start_tokens, "tokens": tokens, "seconds": seconds}
         with open(self.folder / "timing.jsonl", "a") as file:
             file.write(json.dumps(note) + "\n")
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            (self.folder / "lock").unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = None
-
-
-def _take_over(study: Study, segment: Segment) -> Path | None:
-    """The furthest attempt at this segment that no living process holds."""
-    free = []
-    for folder in study.interrupted(segment):
-        lock = _lock(folder)
-        if lock is not None:
-            os.close(lock)
-            if (folder / "segment.json").exists():
-                free.append(folder)
-    return max(free, key=lambda folder: state_tokens(folder / "state.safetensors"), default=None)
-
-
-def _lock(folder: Path) -> int | None:
-    """A lock that the kernel gives back when its holder dies, however it dies; None if it is held."""
-    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
-    except OSError:
-        os.close(descriptor)
-        return None
 
 
 def _save_array(path: Path, array: np.ndarray) -> None:

@@ -74,8 +74,8 @@ def default_evaluation(corpus: Corpus, sequence_length: int) -> Evaluation:
     available = max(0, len(corpus.validation) - 1) // sequence_length
     if available == 0:
         raise InputError(
-            f"corpus {corpus.name} holds out {len(corpus.validation)} tokens, fewer than one window of {sequence_length}: "
-            f"hold out more text or turn evaluation off with --eval-every 0"
+            f"corpus {corpus.name} holds out {len(corpus.validation)} tokens, fewer than one window of "
+            f"{sequence_length}: hold out more text or turn evaluation off with --eval-every 0"
         )
     windows = min(512, available)
     every = TOKENS_PER_EVALUATED_TOKEN * windows * sequence_length

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +32,11 @@ class Execution:
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device={self.device!r} must be cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device='cuda', but torch sees no GPU here: use --device cpu or install a CUDA build of torch")
+            raise InputError("device='cuda', but torch sees no GPU here: use cpu, or install a CUDA build of torch")
+        if self.compiled and self.device == "cpu" and not _has_cpp_compiler():
+            raise InputError(
+                "compiled=True needs a C++ compiler for a CPU, and g++ is not here: install it or leave out --compile"
+            )
 
     def numerics(self, world: World) -> Numerics:
         """What a study pins: equal numerics, equal bytes."""
@@ -92,6 +98,19 @@ class World:
             values /= self.size
         return values
 
+    @torch.no_grad()
+    def average_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Gives all processes the mean of their gradients.
+
+        In one piece, always laid out alike: DistributedDataParallel lays out its buckets anew after its first step, so
+        that the order of its sums, and with it the last bits, would depend on where a run was continued.
+        """
+        if self.size > 1:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            flat = self.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+            for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
     def gathered(self, part: torch.Tensor) -> torch.Tensor:
         """The parts of all processes, in order of rank."""
         if self.size == 1:
@@ -103,6 +122,10 @@ class World:
     def close(self) -> None:
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _has_cpp_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 def _neighbours(value: int, unit: int) -> str:

@@ -13,6 +13,7 @@ from isotune.runs import Evaluation, Segment, Study, Trajectory
 from isotune.train.attempt import Attempt, Observer
 from isotune.train.evaluation import Evaluator, default_evaluation
 from isotune.train.execution import Execution, World
+from isotune.train.hold import tidy
 from isotune.train.trainer import Trainer
 
 # Rows are fetched from the device after this many steps: often enough to notice a divergence, seldom enough for a GPU.
@@ -54,14 +55,14 @@ def train(
     if segments:
         trainer = Trainer(recipe.setup, execution, world)
         evaluator = Evaluator(trainer, corpus, study.evaluation)
-        for segment in segments:
-            attempt = Attempt(study, segment, trainer, execution.numerics(world), observers, save_seconds, clock)
-            try:
-                train_segment(attempt, evaluator, corpus, should_stop)
-            finally:
-                attempt.close()
-            if attempt.diverged_at_tokens is not None:
-                break
+    while segments:
+        attempt = Attempt(study, segments[0], trainer, execution.numerics(world), observers, save_seconds, clock)
+        try:
+            train_segment(attempt, evaluator, corpus, should_stop)
+        finally:
+            attempt.close()
+        # Asked again after each one: another process may have trained the next, and after a divergence none is left.
+        segments = world.agreed(study.missing(recipe) if world.is_first else None)
     return study.trajectory(recipe)
 
 
@@ -82,10 +83,10 @@ def train_segment(
         attempt.collect()
         if not attempt.has_diverged:
             attempt.write(evaluator.after(step, segment))
-        if attempt.has_diverged:
+        if attempt.has_diverged or is_end:
             break
         attempt.save_if_due(step.tokens)
-        if trainer.world.agreed(should_stop()) and not is_end:
+        if trainer.world.agreed(should_stop()):
             attempt.save(step.tokens)
             raise Stopped(f"stopped at {step.tokens} of {segment.end_tokens} tokens")
     attempt.finish()
@@ -102,26 +103,29 @@ def open_study(
 ) -> Study:
     """The study in this folder, made if there is none; refused if its runs and this one do not belong together."""
     numerics = execution.numerics(world)
-    if not (folder / "study.json").exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} exists and is not a study: give an empty or new folder with --study")
-        evaluation = evaluation or default_evaluation(corpus, setup.sequence_length)
-        return Study.create(folder, setup, corpus.name, corpus.fingerprint, evaluation, numerics)
-    study = Study.open(folder)
+    if (folder / "study.json").exists():
+        study = Study.open(folder)
+    elif Study.may_begin_in(folder):
+        plan = evaluation or default_evaluation(corpus, setup.sequence_length)
+        study = Study.create(folder, setup, corpus.name, corpus.fingerprint, plan, numerics)
+    else:
+        raise InputError(f"{folder} exists and is not a study: give an empty or new folder with --study")
     study.require_root(setup, corpus.fingerprint)
     if evaluation is not None and evaluation != study.evaluation:
         raise InputError(
             f"the study {folder} evaluates every {study.evaluation.every_tokens} tokens on {study.evaluation.windows} "
-            f"windows ({study.evaluation.final_windows} after decays): leave out the --eval options or use another --study"
+            f"windows ({study.evaluation.final_windows} after decays): leave out the --eval options, or use another "
+            f"--study"
         )
     if numerics != study.numerics and not allow_mixed_numerics:
         names = [name for name in vars(numerics) if getattr(numerics, name) != getattr(study.numerics, name)]
         there = ", ".join(f"{name}={getattr(study.numerics, name)}" for name in names)
         here = ", ".join(f"{name}={getattr(numerics, name)}" for name in names)
         raise InputError(
-            f"the study {folder} was trained with {there}, this run has {here}, and their bytes may differ: use the same, "
-            f"another --study, or --allow-mixed-numerics"
+            f"the study {folder} was trained with {there}, this run has {here}, and their bytes may differ: use "
+            f"the same, another --study, or --allow-mixed-numerics"
         )
+    tidy(study)
     return study
 
 

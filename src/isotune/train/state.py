@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import torch
@@ -26,7 +28,10 @@ def save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, t
     tensors = {name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}
     # One metadata entry: with several, safetensors does not fix their order, and equal states would differ in bytes.
     metadata = {"isotune": json.dumps({"format": FORMAT, "tokens": tokens, "num_steps": num_steps})}
-    write_whole(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    try:
+        write_whole(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+    except SafetensorError as error:
+        raise _as_os_error(error, path) from None
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -53,6 +58,12 @@ def state_tokens(path: Path) -> int:
             return int(json.loads(file.metadata()["isotune"])["tokens"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return -1
+
+
+def _as_os_error(error: SafetensorError, path: Path) -> Exception:
+    """What the disk said: safetensors wraps it in an error of its own, such as "... (os error 28)"."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
 
 
 def _copy(source: Tensor, target: Tensor) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from isotune.errors import InputError
 from isotune.model import Transformer
@@ -34,7 +32,7 @@ class Trainer:
         self.model = Transformer(setup.model, setup.sequence_length).to(self.device)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, setup)
-        self._loss = self._distributed(_TrainingLoss(self.model, setup.precision))
+        self._loss = self._compiled(_TrainingLoss(self.model, setup.precision))
         self._evaluate = self._compiled(_SequenceLosses(self.model, setup.precision))
 
     def start(self, seed: int) -> None:
@@ -59,12 +57,11 @@ class Trainer:
             self.execution.micro_batches(len(windows), self.world)
         )
         loss = torch.zeros((), device=self.device)
-        for index, micro_batch in enumerate(micro_batches):
-            last = index == len(micro_batches) - 1
-            with nullcontext() if last or self.world.size == 1 else self._loss.no_sync():
-                part = self._loss(micro_batch) / len(micro_batches)
-                part.backward()
+        for micro_batch in micro_batches:
+            part = self._loss(micro_batch) / len(micro_batches)
+            part.backward()
             loss += part.detach()
+        self.world.average_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.setup.optimizer.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -75,25 +72,24 @@ class Trainer:
         """The loss of each window, shared among the processes."""
         part = self._to_device(windows[self.world.share(len(windows))])
         with torch.no_grad():
-            losses = [self._evaluate(batch) for batch in part.split(EVALUATION_BATCH)]
+            losses = [self._evaluate(batch) for batch in part.split(EVALUATION_BATCH) if len(batch)]
         own = torch.cat(losses) if losses else torch.zeros(0)
         return self.world.gathered(own).cpu().numpy()
 
     def _to_device(self, windows: np.ndarray) -> Tensor:
+        largest, known = int(windows.max(initial=0)), self.setup.model.vocabulary_size
+        if largest >= known:  # a device would only say that an index is out of range, if at all
+            raise InputError(
+                f"the corpus has token {largest}, but the model knows {known} kinds of tokens: "
+                f"set model.vocabulary_size to at least {largest + 1}"
+            )
         return torch.from_numpy(windows).to(self.device, non_blocking=True)
 
     def _compiled(self, module: nn.Module) -> Callable[..., Tensor]:
         if not self.execution.compiled:
             return module
         torch._dynamo.config.cache_size_limit = 64  # a graph for each batch size of a sweep
-        try:
-            return torch.compile(module, dynamic=False)
-        except RuntimeError as error:
-            raise InputError(f"torch cannot compile here ({error}): leave out --compile") from None
-
-    def _distributed(self, module: nn.Module) -> Callable[..., Tensor]:
-        compiled = self._compiled(module)
-        return DistributedDataParallel(compiled) if self.world.size > 1 else compiled
+        return torch.compile(module, dynamic=False)
 
 
 def make_optimizer(model: nn.Module, setup: Setup) -> torch.optim.AdamW:

@@ -1,0 +1,5 @@
+"""`python -m isotune`."""
+
+from isotune.cli import main
+
+main()

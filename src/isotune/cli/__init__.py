@@ -1,0 +1,62 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import click
+
+from isotune.cli.prepare import prepare
+from isotune.cli.recipe import recipe
+from isotune.cli.runs import runs
+from isotune.cli.train import train
+from isotune.errors import InputError
+
+BAD_INPUT = 2  # exit code of everything a user can mend
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="isotune")
+def isotune() -> None:
+    """Which learning rate, weight decay and batch size?"""
+
+
+for command in (train, prepare, recipe, runs):
+    isotune.add_command(command)
+
+
+def main() -> None:
+    """Runs the command line; a mistake of the user's ends in one sentence and exit code 2."""
+    try:
+        sys.exit(isotune(standalone_mode=False))
+    except InputError as error:
+        _complain(str(error))
+    except click.exceptions.Abort:
+        sys.exit(INTERRUPTED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "isotune"
+        _complain(f"{error.format_message().rstrip('.')}: see `{command} --help`")
+    except click.ClickException as error:
+        _complain(error.format_message())
+    except BrokenPipeError:  # `isotune runs list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        _complain(_os_error(error))
+
+
+def _complain(sentence: str) -> None:
+    click.echo(f"isotune: {sentence}", err=True)
+    sys.exit(BAD_INPUT)
+
+
+def _os_error(error: OSError) -> str:
+    place = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the disk is full{place}: free some space and repeat the same command, which continues where it was"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"no permission{place}: choose another folder or change its permissions"
+    return f"{error.strerror or error}{place}: mend that and repeat the same command, which continues where it was"

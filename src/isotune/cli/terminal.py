@@ -1,0 +1,139 @@
+"""What a person sees while waiting, and the curve at the end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from isotune.recipe import Step, format_tokens
+from isotune.runs import Trajectory
+
+REFRESH_SECONDS = 0.2
+LINE_SECONDS = 10.0  # between lines where the output is no terminal
+
+
+class ProgressLine:
+    """One live line on a terminal, a line every few seconds elsewhere, nothing if quiet."""
+
+    def __init__(self, *, unit: str, quiet: bool = False):
+        self.unit, self.quiet = unit, quiet
+        self.done, self.total = 0, 1
+        self.losses: dict[str, float] = {}
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._is_live else None
+        self._began = self._shown = time.monotonic()
+
+    @property
+    def _is_live(self) -> bool:
+        return not self.quiet and self._console.is_terminal
+
+    def __enter__(self) -> ProgressLine:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, step: Step, row: dict[str, Any]) -> None:
+        """Takes in a row of the curve."""
+        self.advance(step.tokens - step.tokens_before)
+        self.losses |= {label: row[name] for name, label in _SHOWN.items() if name in row}
+
+    def advance(self, amount: int) -> None:
+        if not self.done:
+            self._began = time.monotonic()  # compiling and reading the corpus say nothing of the speed
+        self.done += amount
+        now = time.monotonic()
+        if not self.quiet and now - self._shown >= (REFRESH_SECONDS if self._live else LINE_SECONDS):
+            self._shown = now
+            self._show(now)
+
+    def _show(self, now: float) -> None:
+        speed = self.done / max(now - self._began, 1e-9)
+        left = (self.total - self.done) / speed
+        losses = "".join(f"  {label} {value:.3f}" for label, value in self.losses.items())
+        share = self.done / self.total
+        bar = "━" * round(24 * share) + " " * (24 - round(24 * share))
+        line = (
+            f"{bar} {format_tokens(self.done)} of {format_tokens(self.total)} {self.unit}"
+            f"{losses}  {format_tokens(speed)} {self.unit}/s  {format_seconds(left)} left"
+        )
+        if self._live:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._console.print(line.strip(), highlight=False, soft_wrap=True)
+
+
+_SHOWN = {"train_loss": "loss", "val_loss": "val"}
+
+
+def draw_curve(trajectory: Trajectory, *, width: int | None = None) -> str:
+    """The loss against tokens as text; empty if there is nothing to draw."""
+    import plotext
+
+    val_tokens, val_loss = trajectory.measured("val_loss")
+    train_tokens, train_loss = _smooth(*trajectory.measured("train_loss"))
+    if len(train_tokens) + len(val_tokens) < 2:
+        return ""
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width or min(100, shutil.get_terminal_size().columns), 18)
+    # The first tenth of the loss's fall would flatten the rest of the curve.
+    ceiling = float(np.quantile(np.concatenate((train_loss, val_loss)), 0.9))
+    for tokens, loss, label, marker in (
+        (train_tokens, train_loss, "train", "braille"),
+        (val_tokens, val_loss, "validation", "●"),
+    ):
+        kept = loss <= ceiling
+        if kept.any():
+            draw = plotext.plot if label == "train" else plotext.scatter
+            draw(tokens[kept].tolist(), loss[kept].tolist(), label=label, marker=marker)
+    ticks = np.linspace(0, trajectory.tokens[-1], 5)
+    plotext.xticks(ticks.tolist(), [format_tokens(tick) for tick in ticks])
+    plotext.xlabel("tokens")
+    plotext.title("loss")
+    return str(plotext.build())
+
+
+def make_table(*columns: str) -> Table:
+    """A plain table whose cells are never broken over lines."""
+    table = Table(box=SIMPLE)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def print_table(table: Table) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160  # a file has no width to keep to
+    console.print(table)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in two units at most: "42 s", "3 min 5 s", "2 h 10 min", "12 days"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds < 2 * 86400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds / 86400:,.0f} days"
+
+
+def _smooth(tokens: np.ndarray, values: np.ndarray, num_points: int = 160) -> tuple[np.ndarray, np.ndarray]:
+    """Means over equal stretches: single steps are too noisy to look at."""
+    if len(tokens) <= num_points:
+        return tokens, values
+    pieces = np.array_split(np.arange(len(tokens)), num_points)
+    return np.array([tokens[piece].mean() for piece in pieces]), np.array([values[piece].mean() for piece in pieces])

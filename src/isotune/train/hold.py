@@ -1,0 +1,117 @@
+"""Which process works in which attempt's folder: locks that the kernel gives back when their holder dies.
+
+They save work, and nothing rests on them: two processes that train the same segment write in folders of their own,
+and the first to publish wins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from isotune.runs import Numerics, Segment, SegmentRecord, Study
+from isotune.runs.files import remove_parts
+from isotune.train.state import state_tokens
+
+STATE = "state.safetensors"  # an attempt's own last state
+LOCK = "lock"
+
+
+class Hold:
+    """An attempt's folder that this process alone writes to."""
+
+    def __init__(self, folder: Path, descriptor: int | None):
+        self.folder, self._descriptor = folder, descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def take(study: Study, segment: Segment, numerics: Numerics) -> Hold:
+    """The furthest attempt at this segment that no living process holds, or a new one.
+
+    Attempts with other numerics are left alone: a segment has one kind.
+    """
+    with _alone(study):
+        described = [folder for folder in study.interrupted(segment) if (folder / "segment.json").exists()]
+        suitable = [folder for folder in described if study.read_record(folder).numerics == numerics]
+        free = [hold for folder in suitable if (hold := _hold(folder)) is not None]
+        best = max(free, key=lambda hold: state_tokens(hold.folder / STATE), default=None)
+        for hold in free:
+            if hold is not best:
+                hold.release()
+        if best is not None:
+            remove_parts(best.folder)
+            return best
+        folder = study.new_attempt(segment, numerics)
+        return _hold(folder) or Hold(folder, None)
+
+
+def publish(study: Study, segment: Segment, hold: Hold) -> None:
+    """Makes the attempt the segment, or gives it up if another was first."""
+    with _alone(study):
+        (hold.folder / LOCK).unlink(missing_ok=True)
+        study.publish(hold.folder, segment.id)
+        hold.release()
+    tidy(study)
+
+
+def tidy(study: Study) -> None:
+    """Publishes what was killed just before its publication, and removes what nobody needs any more."""
+    with _alone(study):
+        for folder in sorted((study.folder / "attempts").glob("*.*")):
+            hold = _hold(folder) if folder.is_dir() else None
+            if hold is None:
+                continue
+            try:
+                _settle(study, folder)
+            finally:
+                hold.release()
+
+
+def _settle(study: Study, folder: Path) -> None:
+    segment_id = folder.name.partition(".")[0]
+    if study.has(segment_id) or not (folder / "segment.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    elif _is_complete(study, study.read_record(folder)):
+        for name in (LOCK, STATE):
+            (folder / name).unlink(missing_ok=True)
+        remove_parts(folder)
+        study.publish(folder, segment_id)
+
+
+def _is_complete(study: Study, record: SegmentRecord) -> bool:
+    if record.status == "finished":
+        return study.state_path(record.segment.end_state).exists()
+    return record.status == "diverged"
+
+
+@contextmanager
+def _alone(study: Study) -> Iterator[None]:
+    """While one process looks for an attempt, makes, publishes or removes one, the others wait."""
+    folder = study.folder / "attempts"
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        with suppress(OSError):  # a file system without locks: then every attempt counts as held, and is left alone
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hold(folder: Path) -> Hold | None:
+    """None if a living process holds it."""
+    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return Hold(folder, descriptor)

@@ -1,0 +1,27 @@
+"""What all tests share: one thread per process, and a run that fails on a skip where nothing may be skipped."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in every subprocess
+
+import pytest
+
+_skipped = []
+
+
+def pytest_runtest_logreport(report):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(f"{report.nodeid}: {report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr}")
+
+
+def pytest_sessionfinish(session):
+    # Where a compiler and a browser are installed, a skipped test is one that would have found something.
+    if os.environ.get("ISOTUNE_NO_SKIPS") and _skipped and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    if os.environ.get("ISOTUNE_NO_SKIPS") and _skipped:
+        terminalreporter.section("skipped, though ISOTUNE_NO_SKIPS is set: this run fails")
+        for line in _skipped:
+            terminalreporter.write_line(line)
