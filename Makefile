@@ -4,6 +4,9 @@ BIN := .venv/bin
 # One thread per process: OpenMP threads of neighbouring processes spin against each other.
 export OMP_NUM_THREADS := 1
 
+BENCHMARKS := training_speed
+PROOFS := kills budgets ranks prepare_memory
+
 .PHONY: tune test check bench prove clean
 
 # There is no tuner yet: this trains the recipe that it will start from.
@@ -20,10 +23,10 @@ check: .venv/ready-test
 	$(BIN)/mypy
 
 bench: .venv/ready-test
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 prove: .venv/ready-test
-	for script in proofs/prove_*.py; do $(BIN)/python $$script || exit 1; done
+	for name in $(PROOFS); do $(BIN)/python proofs/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,7 +27,15 @@ MAY_IMPORT = {
     "cli": None,  # the top: anything
     "__main__": {"cli"},
 }
-WITHOUT_TORCH = ("isotune", "isotune.recipe", "isotune.runs", "isotune.analyze", "isotune.tune", "isotune.report", "isotune.cli")
+WITHOUT_TORCH = (
+    "isotune",
+    "isotune.recipe",
+    "isotune.runs",
+    "isotune.analyze",
+    "isotune.tune",
+    "isotune.report",
+    "isotune.cli",
+)
 
 
 def imported_rooms(path):

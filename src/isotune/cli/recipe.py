@@ -47,7 +47,9 @@ def describe(recipe: Recipe) -> dict[str, Any]:
                 "requested_tokens": phase.requested_tokens,
                 "end_tokens": position,
                 "steps": phase.tokens // (phase.batch_size * recipe.setup.sequence_length),
-                "learning_rate": lr if not isinstance(lr, Ramp) else {"start": lr.start, "end": lr.end, "shape": lr.shape},
+                "learning_rate": lr
+                if not isinstance(lr, Ramp)
+                else {"start": lr.start, "end": lr.end, "shape": lr.shape},
                 "weight_decay": phase.weight_decay,
                 "batch_size": phase.batch_size,
                 "memory_times": recipe.memory_times_at(position) if phase.is_constant else None,

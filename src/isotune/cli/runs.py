@@ -31,7 +31,9 @@ def list_runs(study_folder: Path, as_json: bool) -> None:
     """List the runs of STUDY, the longest of each branch."""
     study = Study.open(study_folder)
     rows = [_row(study, recipe, study.trajectory(recipe)) for recipe in study.recipes()]
-    rows.sort(key=lambda row: (row["learning_rate"], row["weight_decay"], row["batch_size"], row["tokens"], row["seed"]))
+    rows.sort(
+        key=lambda row: (row["learning_rate"], row["weight_decay"], row["batch_size"], row["tokens"], row["seed"])
+    )
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
@@ -83,10 +85,10 @@ def export(study_folder: Path, run_id: str, folder: Path) -> None:
     if not state.exists():
         raise InputError(f"run {run_id} has no final state in {study_folder}: train it to its end first")
     try:
-        from isotune.model import export_llama, load_parameters
+        from isotune.model import export_llama, from_state
     except ModuleNotFoundError as error:
         raise InputError(f"exporting needs {error.name}: pip install 'isotune[train]'") from None
-    export_llama(load_parameters(state, recipe.setup.model, recipe.setup.sequence_length), folder)
+    export_llama(from_state(state, recipe.setup.model, recipe.setup.sequence_length), folder)
     click.echo(f"{folder}: {format_tokens(recipe.setup.model.num_parameters)} parameters as LlamaForCausalLM")
 
 

@@ -117,7 +117,9 @@ def _evaluation(arguments: dict[str, Any]) -> Evaluation | None:
     if every is None and windows is None and final is None:
         return None
     if every is None:
-        raise InputError("--eval-windows and --final-windows need --eval-every: say after how many tokens, such as 100K")
+        raise InputError(
+            "--eval-windows and --final-windows need --eval-every: say after how many tokens, such as 100K"
+        )
     windows = windows or 512
     return Evaluation(
         every_tokens=parse_tokens("--eval-every", every), windows=windows, final_windows=final or max(windows, 4096)

@@ -137,7 +137,7 @@ def llama_config(model: Transformer) -> dict[str, Any]:
         "num_key_value_heads": shape.num_heads,
         "head_dim": shape.head_width,
         "hidden_act": "silu",
-        "max_position_embeddings": model.cos_TC.shape[0],
+        "max_position_embeddings": model.cos_TR.shape[0],
         "rms_norm_eps": shape.norm_epsilon,
         "rope_theta": shape.rope_base,  # transformers 4
         "rope_scaling": None,

@@ -2,7 +2,7 @@
 
 It computes what transformers' `LlamaForCausalLM` computes, with two fused matrices (query, key and value; gate and up)
 because at small widths the number of operations is what costs. Shape suffixes: B batch, T time, D width, H heads,
-C head width, V vocabulary.
+C head width, R rotated pairs of a head (C / 2), K query, key or value, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from isotune.recipe import Init, ModelShape
 class Transformer(nn.Module):
     """Windows of tokens -> logits or losses."""
 
-    cos_TC: Tensor
-    sin_TC: Tensor
+    cos_TR: Tensor
+    sin_TR: Tensor
 
     def __init__(self, shape: ModelShape, sequence_length: int):
         super().__init__()
@@ -27,22 +27,23 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
         self.norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
         self.head = nn.Linear(shape.width, shape.vocabulary_size, bias=False)
-        cos_TC, sin_TC = rotation_table(shape, sequence_length)
-        self.register_buffer("cos_TC", cos_TC, persistent=False)
-        self.register_buffer("sin_TC", sin_TC, persistent=False)
+        cos_TR, sin_TR = rotation_table(shape, sequence_length)
+        self.register_buffer("cos_TR", cos_TR, persistent=False)
+        self.register_buffer("sin_TR", sin_TR, persistent=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits [B, T, V]."""
         length = tokens_BT.shape[1]
-        rotation = self.cos_TC[:length], self.sin_TC[:length]
+        rotation = self.cos_TR[:length], self.sin_TR[:length]
         x_BTD = self.embedding(tokens_BT)
         for block in self.blocks:
             x_BTD = block(x_BTD, rotation)
-        return self.head(self.norm(x_BTD))
+        logits_BTV: Tensor = self.head(self.norm(x_BTD))
+        return logits_BTV
 
     def sequence_losses(self, windows_BT: Tensor) -> Tensor:
         """The mean cross-entropy [B] of each window's last T - 1 tokens given those before them, in float32."""
-        logits_BTV = self(windows_BT[:, :-1]).float()
+        logits_BTV: Tensor = self(windows_BT[:, :-1]).float()
         # Cross-entropy in two parts: compiled for a CPU, its gradient is vectorised, that of F.cross_entropy is not.
         target_logits_BT1 = logits_BTV.gather(-1, windows_BT[:, 1:, None])
         return (logits_BTV.logsumexp(-1) - target_logits_BT1.squeeze(-1)).mean(dim=1)
@@ -76,30 +77,35 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotation)
-        gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
-        return x_BTD + self.down(F.silu(gate) * up)
+        return x_BTD + self.feed_forward(self.ffn_norm(x_BTD))
 
     def attention(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         batch, length, width = x_BTD.shape
         qkv_BTKHC = self.query_key_value(x_BTD).view(batch, length, 3, self.num_heads, width // self.num_heads)
-        q_BHTC, k_BHTC, v_BHTC = qkv_BTKHC.permute(2, 0, 3, 1, 4)
-        q_BHTC, k_BHTC = rotate(q_BHTC, rotation), rotate(k_BHTC, rotation)
-        out_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC, is_causal=True)
-        return self.attention_out(out_BHTC.transpose(1, 2).reshape(batch, length, width))
+        qkv_KBHTC = qkv_BTKHC.permute(2, 0, 3, 1, 4)
+        q_BHTC, k_BHTC = rotate(qkv_KBHTC[:2], rotation)
+        out_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, qkv_KBHTC[2], is_causal=True)
+        out_BTD: Tensor = self.attention_out(out_BHTC.transpose(1, 2).reshape(batch, length, width))
+        return out_BTD
+
+    def feed_forward(self, x_BTD: Tensor) -> Tensor:
+        gate, up = self.gate_up(x_BTD).chunk(2, dim=-1)
+        # SiLU, spelled out: compiled for a CPU, its gradient is vectorised, that of F.silu is not.
+        out_BTD: Tensor = self.down(gate * torch.sigmoid(gate) * up)
+        return out_BTD
 
 
 def rotation_table(shape: ModelShape, sequence_length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, C] of position * base^(-2i/C), each frequency twice: once for each half of a head."""
+    """Cosines and sines [T, R] of position * base^(-2i/C)."""
     channels = torch.arange(0, shape.head_width, 2, dtype=torch.float32)
     frequencies = 1.0 / shape.rope_base ** (channels / shape.head_width)
     angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 
 
-def rotate(x_BHTC: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x_KBHTC: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Each pair (i, i + C/2) of a head's channels, turned by its position's angle."""
-    cos_TC, sin_TC = rotation
-    first, second = x_BHTC.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return (x_BHTC * cos_TC + turned * sin_TC).to(x_BHTC.dtype)
+    cos_TR, sin_TR = rotation
+    first, second = x_KBHTC.chunk(2, dim=-1)
+    turned = torch.cat((first * cos_TR - second * sin_TR, second * cos_TR + first * sin_TR), dim=-1)
+    return turned.to(x_KBHTC.dtype)

@@ -47,13 +47,12 @@ def write_first_json(path: Path, value: dict[str, Any]) -> None:
     try:
         _dump(temporary, value)
         sync(temporary)
-        os.link(temporary, path)
+        try:
+            os.link(temporary, path)
+        except OSError:  # somebody was first, or the file system has no links
+            if not path.exists():
+                move(temporary, path)
         sync(path.parent)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        if not path.exists():
-            move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

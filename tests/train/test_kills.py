@@ -1,0 +1,70 @@
+"""Runs killed with SIGKILL, wherever, and repeated end with the bytes of one that was not."""
+
+import random
+
+import pytest
+from small import EVALUATION, NO_EVALUATION, contents, small_constant, small_wsd
+
+from isotune.train import train
+
+
+@pytest.fixture(scope="module")
+def recipe(corpus):
+    return small_wsd(corpus, 90)
+
+
+@pytest.fixture(scope="module")
+def expected(recipe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight") / "study"
+    train(recipe, folder, evaluation=EVALUATION)
+    return contents(folder)
+
+
+def leftovers(study):
+    return [*study.glob("attempts/?*.*"), *study.glob("*/.*.part"), *study.glob("*/*/.*.part"), *study.glob("*/*/lock")]
+
+
+def test_five_kills_at_random_moments_change_no_byte(forks, recipe, expected, tmp_path):
+    rng, statuses = random.Random(0), []
+    for number in range(5):
+        study = tmp_path / str(number)
+        seconds = rng.uniform(0.02, 0.2)  # a whole run takes .3 on a quiet machine
+        statuses += [forks.train(recipe, study, EVALUATION, kill_after_seconds=seconds)["status"] for _ in range(2)]
+        assert forks.train(recipe, study, EVALUATION)["status"] == 0
+        assert contents(study) == expected
+        assert leftovers(study) == []
+    assert -9 in statuses
+
+
+def test_a_kill_before_any_line_that_writes_changes_no_byte(forks, recipe, expected, tmp_path):
+    events = forks.train(recipe, tmp_path / "traced", EVALUATION, kill_at_line=-1)["events"]
+    names = ("finish:", "publish:", "keep_state:", "_settle:", "save:", "move:", "create:", "write_first_json:", "new_attempt:")
+    writing = [number for number, event in enumerate(events, start=1) if event.startswith(names)]
+    for number in random.Random(1).sample(writing, 12):
+        study = tmp_path / str(number)
+        assert forks.train(recipe, study, EVALUATION, kill_at_line=number)["status"] == -9
+        assert forks.train(recipe, study, EVALUATION)["status"] == 0, events[number - 1]
+        assert contents(study) == expected, events[number - 1]
+        assert leftovers(study) == [], events[number - 1]
+
+
+def test_a_kill_between_the_state_and_its_publication_costs_no_token(forks, recipe, corpus, tmp_path):
+    events = forks.train(recipe, tmp_path / "traced", EVALUATION, kill_at_line=-1)["events"]
+    moved = [number for number, event in enumerate(events, start=1) if event.startswith("keep_state:")][-1]
+    published = next(n for n, event in enumerate(events, start=1) if n > moved and event.startswith("publish:"))
+    assert forks.train(recipe, tmp_path / "study", EVALUATION, kill_at_line=published)["status"] == -9
+    observed = []
+    train(recipe, tmp_path / "study", evaluation=EVALUATION, observers=[lambda step, row: observed.append(step)])
+    assert observed == []
+
+
+def test_a_run_without_evaluation_that_is_killed_continues_too(forks, corpus, tmp_path):
+    recipe = small_constant(corpus, 100)
+    train(recipe, tmp_path / "straight", evaluation=NO_EVALUATION)
+    events = forks.train(recipe, tmp_path / "traced", NO_EVALUATION, kill_at_line=-1)["events"]
+    saves = [number for number, event in enumerate(events, start=1) if event.startswith("save:")]
+    assert forks.train(recipe, tmp_path / "study", NO_EVALUATION, kill_at_line=saves[len(saves) // 2])["status"] == -9
+    observed = []
+    train(recipe, tmp_path / "study", evaluation=NO_EVALUATION, observers=[lambda step, row: observed.append(step)])
+    assert 0 < len(observed) < 100  # it continued, it did not begin again
+    assert contents(tmp_path / "study") == contents(tmp_path / "straight")

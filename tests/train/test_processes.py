@@ -1,0 +1,86 @@
+"""Several processes: as one run's ranks, and as rivals for the same segments."""
+
+import json
+
+import numpy as np
+import pytest
+from small import EVALUATION, contents, rows, small_constant, small_wsd, start_training
+
+from isotune.runs import Study
+from isotune.train import train
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+@pytest.fixture(scope="module")
+def two_ranks(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks") / "study"
+    finish(start_training(small_constant(corpus, 60), folder, processes=2))
+    return folder
+
+
+def test_two_ranks_give_the_losses_of_one_process(corpus, two_ranks, tmp_path):
+    recipe = small_constant(corpus, 60)
+    one = train(recipe, tmp_path / "one", evaluation=EVALUATION)
+    two = Study.open(two_ranks).trajectory(recipe)
+    assert two.info.status == "finished"
+    assert (one.tokens == two.tokens).all()
+    for name in ("train_loss", "gradient_norm", "val_loss", "parameter_norm"):
+        np.testing.assert_allclose(two.columns[name][:51], one.columns[name][:51], rtol=1e-5)
+
+
+def test_two_ranks_that_are_killed_continue_with_the_same_bytes(corpus, two_ranks, tmp_path):
+    recipe = small_constant(corpus, 60)
+    killed = start_training(recipe, tmp_path / "study", processes=2, die_at="replace:9")  # while writing a state
+    killed.communicate(timeout=120)
+    assert killed.returncode != 0
+    states = list(tmp_path.glob("study/attempts/*/state.safetensors"))
+    assert len(states) == 1  # there is something to continue from
+    finish(start_training(recipe, tmp_path / "study", processes=2))
+    assert contents(tmp_path / "study") == contents(two_ranks)
+
+
+def test_processes_that_train_the_same_recipe_at_once_all_succeed(corpus, tmp_path):
+    recipe, study = small_wsd(corpus, 120), tmp_path / "study"
+    rivals = [start_training(recipe, study) for _ in range(3)]
+    assert [finish(rival).split() for rival in rivals] == [["started", "done"]] * 3
+    train(recipe, tmp_path / "alone", evaluation=EVALUATION)
+    assert contents(study) == contents(tmp_path / "alone")
+    assert list((study / "attempts").glob("?*.*")) == []
+    assert len(list((study / "segments").iterdir())) == 3
+    assert rows(Study.open(study).trajectory(recipe)) == rows(Study.open(tmp_path / "alone").trajectory(recipe))
+
+
+def test_a_rival_that_publishes_first_costs_the_other_nothing_but_time(corpus, tmp_path):
+    """The second process trains the whole recipe while the first is in the midst of it."""
+    recipe, study, done = small_wsd(corpus, 120), tmp_path / "study", []
+
+    def rival(step, row):
+        if step.tokens > 60 * 64 and not done:
+            done.append(train(recipe, study, evaluation=EVALUATION))
+
+    slower = train(recipe, study, evaluation=EVALUATION, observers=[rival], save_seconds=0.0)
+    assert rows(slower) == rows(done[0])
+    train(recipe, tmp_path / "alone", evaluation=EVALUATION)
+    assert contents(study) == contents(tmp_path / "alone")
+    assert list((study / "attempts").glob("?*.*")) == []
+
+
+def test_an_attempt_that_a_living_process_holds_is_left_alone(corpus, tmp_path):
+    recipe, study, seen = small_constant(corpus, 80), tmp_path / "study", []
+
+    def look(step, row):
+        if step.tokens == 40 * 64:
+            seen.append({path.name for path in (study / "attempts").glob("?*.*")})
+            train(small_constant(corpus, 60), study, evaluation=EVALUATION)
+            seen.append({path.name for path in (study / "attempts").glob("?*.*")})
+
+    train(recipe, study, evaluation=EVALUATION, observers=[look], save_seconds=0.0)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 1
+    found = [json.loads(path.read_text())["end"]["tokens"] // 64 for path in study.glob("segments/*/segment.json")]
+    assert sorted(found) == [16, 60, 80]
