@@ -38,5 +38,5 @@ clean:
 
 .venv/ready-test: .venv/ready-train
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[train,gpt2,huggingface,tensorboard,wandb,mlflow,test,dev]'
+		--editable '.[train,gpt2,huggingface,lightning,tensorboard,wandb,mlflow,test,dev]'
 	touch $@

@@ -38,7 +38,17 @@ def test_five_kills_at_random_moments_change_no_byte(forks, recipe, expected, tm
 
 def test_a_kill_before_any_line_that_writes_changes_no_byte(forks, recipe, expected, tmp_path):
     events = forks.train(recipe, tmp_path / "traced", EVALUATION, kill_at_line=-1)["events"]
-    names = ("finish:", "publish:", "keep_state:", "_settle:", "save:", "move:", "create:", "write_first_json:", "new_attempt:")
+    names = (
+        "finish:",
+        "publish:",
+        "keep_state:",
+        "_settle:",
+        "save:",
+        "move:",
+        "create:",
+        "write_first_json:",
+        "new_attempt:",
+    )
     writing = [number for number, event in enumerate(events, start=1) if event.startswith(names)]
     for number in random.Random(1).sample(writing, 12):
         study = tmp_path / str(number)

@@ -46,8 +46,8 @@ def test_two_ranks_that_are_killed_continue_with_the_same_bytes(corpus, two_rank
 
 def test_processes_that_train_the_same_recipe_at_once_all_succeed(corpus, tmp_path):
     recipe, study = small_wsd(corpus, 120), tmp_path / "study"
-    rivals = [start_training(recipe, study) for _ in range(3)]
-    assert [finish(rival).split() for rival in rivals] == [["started", "done"]] * 3
+    rivals = [start_training(recipe, study) for _ in range(2)]
+    assert [finish(rival).split() for rival in rivals] == [["started", "done"]] * 2
     train(recipe, tmp_path / "alone", evaluation=EVALUATION)
     assert contents(study) == contents(tmp_path / "alone")
     assert list((study / "attempts").glob("?*.*")) == []

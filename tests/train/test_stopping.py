@@ -42,7 +42,7 @@ def test_a_stopped_run_can_be_read(corpus, tmp_path):
     recipe = small_wsd(corpus)
     straight = train(recipe, tmp_path / "straight", evaluation=EVALUATION)
     asked = []
-    with pytest.raises(Stopped, match="stopped at .* of .* tokens"):
+    with pytest.raises(Stopped, match=r"stopped at .* of .* tokens"):
         train(
             recipe,
             tmp_path / "study",
@@ -60,16 +60,14 @@ def test_a_stopped_run_can_be_read(corpus, tmp_path):
 
 def test_other_numerics_are_refused(corpus, tmp_path):
     train(small_constant(corpus, 40), tmp_path / "study", evaluation=EVALUATION)
-    with pytest.raises(InputError, match="micro_batch_size=None, this run has micro_batch_size=2.*allow-mixed-numerics"):
+    with pytest.raises(InputError, match=r"=None, this run has micro_batch_size=2.*allow-mixed-numerics"):
         train(small_constant(corpus, 80), tmp_path / "study", execution=Execution(micro_batch_size=2))
 
 
 def test_other_numerics_are_recorded_where_they_are_allowed(corpus, tmp_path):
     study = tmp_path / "study"
     train(small_constant(corpus, 40), study, evaluation=EVALUATION)
-    mixed = train(
-        small_constant(corpus, 80), study, execution=Execution(micro_batch_size=2), allow_mixed_numerics=True
-    )
+    mixed = train(small_constant(corpus, 80), study, execution=Execution(micro_batch_size=2), allow_mixed_numerics=True)
     assert mixed.info.status == "finished"
     found = [json.loads(path.read_text()) for path in study.glob("segments/*/segment.json")]
     assert {s["end"]["tokens"] // 64: s["numerics"]["micro_batch_size"] for s in found} == {16: None, 40: None, 80: 2}
@@ -107,7 +105,11 @@ def test_another_root_is_refused(corpus, tmp_path, changes, name):
 def test_another_evaluation_is_refused(corpus, tmp_path):
     train(small_constant(corpus, 20), tmp_path / "study", evaluation=EVALUATION)
     with pytest.raises(InputError, match="evaluates every 640 tokens on 8 windows"):
-        train(small_constant(corpus, 20), tmp_path / "study", evaluation=Evaluation(every_tokens=64, windows=8, final_windows=32))
+        train(
+            small_constant(corpus, 20),
+            tmp_path / "study",
+            evaluation=Evaluation(every_tokens=64, windows=8, final_windows=32),
+        )
 
 
 def test_a_folder_with_something_else_in_it_is_refused(corpus, tmp_path):

@@ -62,12 +62,12 @@ class NoiseMeter:
         optimizer: torch.optim.Optimizer | None,
         *,
         micro_batch_size: int | None = None,
-        every_steps: int = 1,
+        every_steps: int | None = 1,
         scopes: Mapping[str, Scope] | None = None,
         grad_scale: float | Callable[[], float] = 1.0,
     ):
-        if every_steps < 1:
-            raise InputError(f"every_steps={every_steps} must be at least 1")
+        if every_steps is not None and every_steps < 1:
+            raise InputError(f"every_steps={every_steps} must be at least 1, or None to call arm() yourself")
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
             raise InputError("the model has no parameters that take gradients: there is nothing to measure")
@@ -111,9 +111,8 @@ class NoiseMeter:
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InputError("a probe needs empty gradients: call it after optimizer.zero_grad(set_to_none=True)")
         sizes = [len(micro_batch) for micro_batch in micro_batches] if sizes is None else list(sizes)
-        armed = bool(self._hooks)
-        self._reset()
-        self._arm()
+        was_armed = bool(self._hooks)
+        self.arm()
         scale = self._scale()
         devices = [self.parameters[0].device] if self.parameters[0].is_cuda else []
         with torch.random.fork_rng(devices=devices):
@@ -124,8 +123,8 @@ class NoiseMeter:
         for parameter in self.parameters:
             parameter.grad = None
         self._reset()
-        if armed:
-            self._arm()
+        if was_armed:
+            self.arm()
         return reading
 
     def close(self) -> None:
@@ -135,11 +134,15 @@ class NoiseMeter:
     # Hooks
 
     def _arm_if_due(self) -> None:
-        if self._num_steps % self.every_steps == 0:
-            self._arm()
+        if self.every_steps is not None and self._num_steps % self.every_steps == 0:
+            self.arm()
 
-    def _arm(self) -> None:
-        """Hooks live on measured steps only: at other steps the loop runs as if there were no meter."""
+    def arm(self) -> None:
+        """Has the step that begins now measured; needed only with every_steps=None.
+
+        Hooks live on measured steps only: at other steps the loop runs as if there were no meter.
+        """
+        self._reset()
         for index, parameter in enumerate(self.parameters):
             if self._is_sharded:
                 hook = parameter.register_post_accumulate_grad_hook(self._increment_hook(index))

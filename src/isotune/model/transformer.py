@@ -33,20 +33,31 @@ class Transformer(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits [B, T, V]."""
-        length = tokens_BT.shape[1]
-        rotation = self.cos_TR[:length], self.sin_TR[:length]
-        x_BTD = self.embedding(tokens_BT)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, rotation)
-        logits_BTV: Tensor = self.head(self.norm(x_BTD))
+        logits_BTV: Tensor = self.head(self.features(tokens_BT))
         return logits_BTV
 
+    def features(self, tokens_BT: Tensor) -> Tensor:
+        """What the head reads [B, T, D]."""
+        length = tokens_BT.shape[1]
+        rotation = self.cos_TR[:length], self.sin_TR[:length]
+        x_BTD: Tensor = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, rotation)
+        normalised_BTD: Tensor = self.norm(x_BTD)
+        return normalised_BTD
+
     def sequence_losses(self, windows_BT: Tensor) -> Tensor:
-        """The mean cross-entropy [B] of each window's last T - 1 tokens given those before them, in float32."""
-        logits_BTV: Tensor = self(windows_BT[:, :-1]).float()
-        # Cross-entropy in two parts: compiled for a CPU, its gradient is vectorised, that of F.cross_entropy is not.
-        target_logits_BT1 = logits_BTV.gather(-1, windows_BT[:, 1:, None])
-        return (logits_BTV.logsumexp(-1) - target_logits_BT1.squeeze(-1)).mean(dim=1)
+        """The mean cross-entropy [B] of each window's last T - 1 tokens given those before them, in float32.
+
+        Each target's logit is computed once more, from its row of the head: to pick it from the logits would take
+        another array of their size for its gradient, and at large vocabularies those arrays are what costs.
+        """
+        x_BTD = self.features(windows_BT[:, :-1])
+        target_rows_BTD = F.embedding(windows_BT[:, 1:], self.head.weight)
+        target_logits_BT = (x_BTD.float() * target_rows_BTD.float()).sum(dim=-1)
+        normalizers_BT = self.head(x_BTD).float().logsumexp(dim=-1)
+        losses_B: Tensor = (normalizers_BT - target_logits_BT).mean(dim=1)
+        return losses_B
 
     def initialize(self, init: Init, seed: int) -> None:
         """Draws all weights from the seed, on the CPU, so that every device starts from the same numbers."""

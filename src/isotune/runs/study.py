@@ -14,6 +14,7 @@ Files appear whole or not at all; curves grow, and a last line that a kill tore 
 from __future__ import annotations
 
 import dataclasses
+import os
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,6 +152,7 @@ class Study:
         self.evaluation = Evaluation(**description["evaluation"])
         self.numerics = Numerics(**description["numerics"])
         self._records: dict[str, SegmentRecord] = {}
+        self._families: dict[tuple[object, ...], list[SegmentRecord]] = {}
 
     # Making and opening
 
@@ -207,9 +209,7 @@ class Study:
 
     def records(self) -> list[SegmentRecord]:
         """All published segments."""
-        for folder in _folders(self.folder / "segments"):
-            if folder.name not in self._records:
-                self._records[folder.name] = self.read_record(folder)
+        self._read_new_records()
         return list(self._records.values())
 
     def attempts(self) -> list[SegmentRecord]:
@@ -322,7 +322,7 @@ class Study:
 
     def _path(self, recipe: Recipe) -> list[SegmentRecord]:
         """Published segments that cover the recipe from 0 on without a gap, as far as they reach."""
-        left = [(record.segment.start_tokens, record.usable_end(recipe), record) for record in self._of_seed(recipe)]
+        left = [(record.segment.start_tokens, record.usable_end(recipe), record) for record in self._relatives(recipe)]
         path: list[SegmentRecord] = []
         position = 0
         while position < recipe.tokens and not (path and path[-1].diverges_on(recipe)):
@@ -337,7 +337,7 @@ class Study:
         """What is known beyond the published rows: from the attempt that has come furthest."""
         furthest: list[Row] = []
         for record in self.attempts():
-            if record.segment.recipe.setup.seed != recipe.setup.seed or record.segment.start_tokens > max(position, 0):
+            if _family(record.segment.recipe) != _family(recipe) or record.segment.start_tokens > max(position, 0):
                 continue
             end = record.usable_end(recipe)
             rows = [row for row in read_rows(record.folder / "curve.jsonl") if position < row["tokens"] <= end]
@@ -347,7 +347,7 @@ class Study:
     def _positions(self, recipe: Recipe) -> set[int]:
         """Where states of this recipe may lie: the ends of its segments."""
         ends = {0}
-        for record in self._of_seed(recipe):
+        for record in self._relatives(recipe):
             if record.segment.end_tokens <= shared_tokens(record.segment.recipe, recipe):
                 ends.add(record.segment.end_tokens)
         return ends
@@ -355,8 +355,18 @@ class Study:
     def _rests(self, recipe: Recipe, tokens: int) -> bool:
         return tokens == 0 or self.state_path(recipe.state_id(self.corpus_fingerprint, tokens)).exists()
 
-    def _of_seed(self, recipe: Recipe) -> list[SegmentRecord]:
-        return [record for record in self.records() if record.segment.recipe.setup.seed == recipe.setup.seed]
+    def _relatives(self, recipe: Recipe) -> list[SegmentRecord]:
+        """The published segments that may share something with the recipe."""
+        self._read_new_records()
+        return self._families.get(_family(recipe), [])
+
+    def _read_new_records(self) -> None:
+        """Reads what was published since; a segment never changes once it is there."""
+        folder = self.folder / "segments"
+        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+            if name not in self._records and (folder / name).is_dir():
+                record = self._records[name] = self.read_record(folder / name)
+                self._families.setdefault(_family(record.segment.recipe), []).append(record)
 
     def read_record(self, folder: Path) -> SegmentRecord:
         """The segment in this folder, published or not."""
@@ -418,6 +428,12 @@ def _settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarra
 def _folders(folder: Path) -> list[Path]:
     """The folders in it; none if tools that copy files alone left it out."""
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _family(recipe: Recipe) -> tuple[object, ...]:
+    """What recipes must have in common to share any token: the seed and the settings of the first phase."""
+    first = recipe.phases[0]
+    return recipe.setup.seed, first.learning_rate, first.weight_decay, first.batch_size
 
 
 def _segment_id(folder: Path) -> str:
