@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 
 Clock = Callable[[], float]
 
@@ -62,7 +62,7 @@ def write_results(name: str, results: Mapping[str, Any]) -> Path:
     path = FOLDER / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**circumstances(), **results}, indent=1, allow_nan=False) + "\n")
-    return path
+    return path.relative_to(FOLDER.parent)
 
 
 def circumstances() -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_means_and_variances_match_theory_for_every_p(sizes):
         a = weights[p]
         trace = float((a * covariance).sum())
         square = float((a * g**2).sum())
-        # For Gaussian gradients T is a sum of scaled chi-squares with K - 1 degrees of freedom, independent of the mean.
+        # Gaussian: T is a sum of scaled chi-squares with K - 1 degrees of freedom, independent of the mean.
         var_noise = 2 * float(((a * covariance) ** 2).sum()) / (num_samples - 1)
         var_mean = (
             2 * float(((a * covariance) ** 2).sum()) / total**2 + 4 * float((a**2 * covariance * g**2).sum()) / total

@@ -1,12 +1,14 @@
-"""Trains in forks of a process that has imported torch already, and kills them: thirty times a second's work.
+"""Trains in forks of a process that has imported torch already, and kills them: importing takes longer than training.
 
 A request is a line of JSON on standard input, the answer a line on standard output: {"status": ..., "events": ...}.
 `kill_at_line` dies at the Nth line that isotune executes in the functions that put things on disk.
+`ranks` processes train one run together, `rivals` train the same recipe each for itself; the status is the worst one's.
 """
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -53,18 +55,36 @@ def serve():
     for line in sys.stdin:
         request = json.loads(line)
         reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            _train(request, writing)
+        num_ranks = request.get("ranks", 1)
+        port = _free_port() if num_ranks > 1 else 0
+        children = []
+        for number in range(max(num_ranks, request.get("rivals", 1))):
+            child = os.fork()
+            if child == 0:
+                os.close(reading)
+                if num_ranks > 1:
+                    place = {"RANK": number, "WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                    os.environ.update({name: str(value) for name, value in place.items()})
+                _train(request if number == 0 else request | {"kill_at_line": None}, writing if number == 0 else None)
+            children.append(child)
         os.close(writing)
         if "kill_after_seconds" in request:
             time.sleep(request["kill_after_seconds"])
-            os.kill(child, signal.SIGKILL)
+            os.kill(children[0], signal.SIGKILL)
         with os.fdopen(reading) as pipe:
             events = pipe.read()
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+        for child in children[1:]:
+            if status and num_ranks > 1:  # as torchrun does when a rank dies
+                os.kill(child, signal.SIGKILL)
+            status = status or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(json.dumps({"status": status, "events": json.loads(events or "[]")}), flush=True)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _train(request, writing):
@@ -106,7 +126,7 @@ def _train(request, writing):
         traceback.print_exc()
     finally:
         sys.settrace(None)
-        if status == 0:
+        if status == 0 and writing is not None:
             os.write(writing, json.dumps(events[:60_000]).encode())
         os._exit(status)
 

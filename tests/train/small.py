@@ -1,16 +1,10 @@
 """Runs small enough to be trained a hundred times: a model of 2,000 parameters on tokens that follow a rule."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 
-from isotune.recipe import ModelShape, Setup, constant, recipe_to_table, wsd
+from isotune.recipe import ModelShape, Setup, constant, wsd
 from isotune.runs import Evaluation
 
-SOURCE = Path(__file__).parents[2] / "src"
 MODEL = ModelShape(width=16, num_layers=1, num_heads=2, ffn_width=32, vocabulary_size=32)
 STEP = 4 * 16  # tokens: batches of 4 sequences of 16 tokens
 EVALUATION = Evaluation(every_tokens=10 * STEP, windows=8, final_windows=32)
@@ -77,48 +71,3 @@ class TokenCounter:
 
     def __call__(self, step, row):
         self.tokens += step.tokens - step.tokens_before
-
-
-# Trains a recipe as a user's process would, and may die at the Nth call of a function of os.
-SCRIPT = """
-import json, os, signal, sys
-call = json.loads(sys.argv[1])
-name, _, count = call["die_at"].partition(":")
-if count:
-    original, calls = getattr(os, name), [0]
-    def dying(*args, **kwargs):
-        calls[0] += 1
-        if calls[0] == int(count):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **kwargs)
-    setattr(os, name, dying)
-from isotune.recipe import recipe_from_table
-from isotune.runs import Evaluation
-from isotune.train import train
-print("started", flush=True)
-recipe = recipe_from_table(call["recipe"], "the recipe")
-train(recipe, call["study"], evaluation=Evaluation(**call["evaluation"]), save_seconds=call["save_seconds"])
-print("done", flush=True)
-"""
-
-
-def start_training(recipe, study, *, die_at="", save_seconds=0.0, evaluation=EVALUATION, processes=1):
-    import dataclasses
-    import json
-
-    call = {
-        "recipe": recipe_to_table(recipe),
-        "study": str(study),
-        "evaluation": dataclasses.asdict(evaluation),
-        "save_seconds": save_seconds,
-        "die_at": die_at,
-    }
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    if processes == 1:
-        command = [sys.executable, "-c", SCRIPT, json.dumps(call)]
-    else:
-        script = Path(study).parent / "script.py"
-        script.write_text(SCRIPT)
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [*launcher, str(script), json.dumps(call)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)

@@ -50,7 +50,7 @@ def test_a_kill_before_any_line_that_writes_changes_no_byte(forks, recipe, expec
         "new_attempt:",
     )
     writing = [number for number, event in enumerate(events, start=1) if event.startswith(names)]
-    for number in random.Random(1).sample(writing, 12):
+    for number in random.Random(1).sample(writing, 8):
         study = tmp_path / str(number)
         assert forks.train(recipe, study, EVALUATION, kill_at_line=number)["status"] == -9
         assert forks.train(recipe, study, EVALUATION)["status"] == 0, events[number - 1]

@@ -4,22 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from small import EVALUATION, contents, rows, small_constant, small_wsd, start_training
+from small import EVALUATION, contents, rows, small_constant, small_wsd
 
 from isotune.runs import Study
 from isotune.train import train
 
 
-def finish(process):
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return output
-
-
 @pytest.fixture(scope="module")
-def two_ranks(corpus, tmp_path_factory):
+def two_ranks(forks, corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks") / "study"
-    finish(start_training(small_constant(corpus, 60), folder, processes=2))
+    assert forks.train(small_constant(corpus, 60), folder, EVALUATION, ranks=2)["status"] == 0
     return folder
 
 
@@ -33,21 +27,22 @@ def test_two_ranks_give_the_losses_of_one_process(corpus, two_ranks, tmp_path):
         np.testing.assert_allclose(two.columns[name][:51], one.columns[name][:51], rtol=1e-5)
 
 
-def test_two_ranks_that_are_killed_continue_with_the_same_bytes(corpus, two_ranks, tmp_path):
+@pytest.mark.parametrize("ranks", [2, 4])  # with four, the order of a sum shows in its last bits
+def test_ranks_that_are_killed_continue_with_the_same_bytes(forks, corpus, tmp_path, ranks):
     recipe = small_constant(corpus, 60)
-    killed = start_training(recipe, tmp_path / "study", processes=2, die_at="replace:9")  # while writing a state
-    killed.communicate(timeout=120)
-    assert killed.returncode != 0
-    states = list(tmp_path.glob("study/attempts/*/state.safetensors"))
-    assert len(states) == 1  # there is something to continue from
-    finish(start_training(recipe, tmp_path / "study", processes=2))
-    assert contents(tmp_path / "study") == contents(two_ranks)
+    traced = forks.train(recipe, tmp_path / "straight", EVALUATION, ranks=ranks, kill_at_line=-1)
+    assert traced["status"] == 0
+    saves = [number for number, event in enumerate(traced["events"], start=1) if event.startswith("save:")]
+    killed = forks.train(recipe, tmp_path / "study", EVALUATION, ranks=ranks, kill_at_line=saves[len(saves) // 2])
+    assert killed["status"] == -9
+    assert len(list(tmp_path.glob("study/attempts/*/state.safetensors"))) == 1  # there is something to continue from
+    assert forks.train(recipe, tmp_path / "study", EVALUATION, ranks=ranks)["status"] == 0
+    assert contents(tmp_path / "study") == contents(tmp_path / "straight")
 
 
-def test_processes_that_train_the_same_recipe_at_once_all_succeed(corpus, tmp_path):
+def test_processes_that_train_the_same_recipe_at_once_all_succeed(forks, corpus, tmp_path):
     recipe, study = small_wsd(corpus, 120), tmp_path / "study"
-    rivals = [start_training(recipe, study) for _ in range(2)]
-    assert [finish(rival).split() for rival in rivals] == [["started", "done"]] * 2
+    assert forks.train(recipe, study, EVALUATION, rivals=3)["status"] == 0
     train(recipe, tmp_path / "alone", evaluation=EVALUATION)
     assert contents(study) == contents(tmp_path / "alone")
     assert list((study / "attempts").glob("?*.*")) == []

@@ -109,7 +109,8 @@ def _print(facts: dict[str, Any], remark: str) -> None:
     seconds = facts["estimated_seconds"]
     time = remark if seconds is None else f"about {format_seconds(seconds)} ({remark})"
     click.echo(
-        f"tokens                 {facts['tokens']:,} in {facts['steps']:,} steps, sequences of {facts['sequence_length']}\n"
+        f"tokens                 {facts['tokens']:,} in {facts['steps']:,} steps, "
+        f"sequences of {facts['sequence_length']}\n"
         f"parameters             {facts['parameters']:,} ({facts['tokens_per_parameter']:.3g} tokens per parameter)\n"
         f"LR x WD = ELR          {format_number(facts['learning_rate'])} x {format_number(facts['weight_decay'])} = "
         f"{facts['effective_learning_rate']:.4g}\n"

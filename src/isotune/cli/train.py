@@ -16,7 +16,7 @@ from isotune.cli.terminal import ProgressLine, draw_curve
 from isotune.errors import InputError
 from isotune.integrations import LOGGERS, open_logger
 from isotune.recipe import Recipe, format_number, format_tokens, parse_tokens
-from isotune.runs import Evaluation, Segment, Study, Trajectory
+from isotune.runs import Segment, Study, Trajectory
 
 
 @click.command()
@@ -29,6 +29,8 @@ from isotune.runs import Evaluation, Segment, Study, Trajectory
 @click.option("--eval-every", help="Tokens between evaluations, 0 for none [default: at most 5 % of the time].")
 @click.option("--eval-windows", type=int, help="Held-out windows of an evaluation [default: 512].")
 @click.option("--final-windows", type=int, help="Held-out windows at the end of a decay [default: 4096].")
+@click.option("--noise-every", help="Tokens between measurements of noise, 0 for none [default: 1 % of the time].")
+@click.option("--noise-sequences", type=int, help="Sequences of a noise probe [default: 8].")
 @click.option("--save-seconds", default=60.0, show_default=True, help="Seconds between states to continue from.")
 @click.option("--log", "loggers", multiple=True, type=click.Choice(sorted(LOGGERS)), help="Also log live to this tool.")
 @click.option("--allow-mixed-numerics", is_flag=True, help="Continue a study that other numerics began.")
@@ -90,7 +92,8 @@ def summary(recipe: Recipe, trajectory: Trajectory, study: Study) -> str:
     info = trajectory.info
     lines = [draw_curve(trajectory), f"run {study.run_id(recipe)} in {study.folder}: {info.status}"]
     lines.append(
-        f"LR {format_number(recipe.learning_rate)}, WD {format_number(recipe.weight_decay)}, ELR {recipe.effective_learning_rate:.3g}, "
+        f"LR {format_number(recipe.learning_rate)}, WD {format_number(recipe.weight_decay)}, "
+        f"ELR {recipe.effective_learning_rate:.3g}, "
         f"batch size {recipe.batch_size}, seed {recipe.setup.seed}, {format_tokens(recipe.tokens)} tokens, "
         f"n = {recipe.memory_times:.2f}"
     )
@@ -111,19 +114,20 @@ def _plan(recipe: Recipe, study: Study, segments: list[Segment]) -> str:
     return f"training {format_tokens(missing)} tokens{known}, {model}, corpus {study.corpus_name}, into {study.folder}"
 
 
-def _evaluation(arguments: dict[str, Any]) -> Evaluation | None:
-    """The evaluation that was asked for; None if nothing was, which means the study's or the default one."""
-    every, windows, final = (arguments[name] for name in ("eval_every", "eval_windows", "final_windows"))
-    if every is None and windows is None and final is None:
-        return None
-    if every is None:
-        raise InputError(
-            "--eval-windows and --final-windows need --eval-every: say after how many tokens, such as 100K"
-        )
-    windows = windows or 512
-    return Evaluation(
-        every_tokens=parse_tokens("--eval-every", every), windows=windows, final_windows=final or max(windows, 4096)
-    )
+def _evaluation(arguments: dict[str, Any]) -> dict[str, int]:
+    """What was asked for of the evaluation; the rest is the study's or the default."""
+    asked = {
+        "every_tokens": _tokens("--eval-every", arguments["eval_every"]),
+        "windows": arguments["eval_windows"],
+        "final_windows": arguments["final_windows"],
+        "noise_every_tokens": _tokens("--noise-every", arguments["noise_every"]),
+        "noise_sequences": arguments["noise_sequences"],
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _tokens(option: str, value: str | None) -> int | None:
+    return None if value is None else parse_tokens(option, value)
 
 
 @contextlib.contextmanager

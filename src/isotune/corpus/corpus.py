@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ class Tokens(Sequence):
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, slice):
             position = range(len(self))[key]
             shard = bisect.bisect_right(self._ends, position)
@@ -100,7 +101,7 @@ class Tokens(Sequence):
         parts = list(self._parts(start, stop))
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.concatenate(self.shards).astype(dtype or self.dtype, copy=False)
 
     def _parts(self, start: int, stop: int) -> Iterator[np.ndarray]:

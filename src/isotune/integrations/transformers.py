@@ -4,7 +4,8 @@
                       callbacks=[NoiseCallback(every_steps=10, clip_norm=1.0)])
 
 `Trainer` clips before its callbacks see the gradient, and noise must be measured before. So the callback clips, after
-measuring, and `max_grad_norm` is 0. Readings go into the trainer's logs, under our names, and stay in `callback.readings`.
+measuring, and `max_grad_norm` is 0. Readings go into the trainer's logs, under our names, and stay in
+`callback.readings`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from isotune.errors import InputError
 from isotune.measure import NoiseMeter, NoiseReading
 
 
-class NoiseCallback(TrainerCallback):  # type: ignore[misc]
+class NoiseCallback(TrainerCallback):
     """Measures every n-th optimizer step; one sequence is one row of the trainer's batches."""
 
     def __init__(self, every_steps: int = 10, clip_norm: float = 1.0):

@@ -102,11 +102,13 @@ class NoiseMeter:
         loss: Callable[[Any], Tensor],
         micro_batches: Sequence[Any],
         sizes: Sequence[int] | None = None,
+        average: Callable[[Sequence[nn.Parameter]], None] | None = None,
     ) -> NoiseReading:
         """Measures on batches of its own, where a step has a single microbatch; call it while no gradients are held.
 
         `loss(micro_batch)` is the mean loss of one microbatch; `sizes` are their numbers of sequences (`len` of each
-        if left out). Leaves gradients, random numbers and the optimizer as they were.
+        if left out). `average` averages gradients over processes, for loops that do so themselves instead of wrapping
+        the model in DDP. Leaves gradients, random numbers and the optimizer as they were.
         """
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InputError("a probe needs empty gradients: call it after optimizer.zero_grad(set_to_none=True)")
@@ -119,6 +121,8 @@ class NoiseMeter:
             for micro_batch, size in zip(micro_batches, sizes, strict=True):
                 self.microbatch(size)
                 (loss(micro_batch) * (scale * size / sum(sizes))).backward()
+        if average is not None:
+            average(self.parameters)
         reading = self._read()
         for parameter in self.parameters:
             parameter.grad = None

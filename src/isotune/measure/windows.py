@@ -4,7 +4,7 @@ Single steps scatter (T up to 100 times its median, gradient_sq_norm even below 
 neighbours. So a window is summarised by means, a ratio is a ratio of means, and intervals rest on a few slow waves:
 
     e      = the n values minus a parabola through them
-    rho    = the neighbours' correlation in e, corrected for its bias, plus 1.5 standard errors 1/sqrt(n); 0 to .95
+    rho    = the neighbours' correlation in e, corrected for its bias, plus one standard error 1/sqrt(n); 0 to .95
     S      = mean over the m = n^0.35 (3 to 32) slowest waves of  <e, wave>^2 * spectrum(0) / spectrum(wave)
     kappa  = skewness(e) / sqrt(n (1 - rho) / (1 + rho)),  the skewness of the mean
     t      = (mean - truth) / sqrt(S/n):  Student's with m degrees of freedom, once kappa is undone
@@ -38,7 +38,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from isotune.errors import InputError
-from isotune.recipe.quantities import require_choice, show
+from isotune.recipe.quantities import require_choice, require_positive_int, show
 
 Side = Literal["both", "lower", "upper"]
 
@@ -47,7 +47,6 @@ MIN_EFFECTIVE_NUMBER = 6.0  # fewer give an interval with a warning
 LARGE_SHARE = 1 / 3  # of the sum, in one value: the interval then rests on a single step
 TREND_DEGREE = 2
 WAVES = (3, 32)  # beyond the most, Student's quantile hardly moves
-CAUTION = 1.5  # standard errors on top of the neighbours' correlation
 MAX_CORRELATION = 0.95
 MAX_SKEWNESS = 2.0  # of a mean; Hall's cubic is made for small ones
 SETTLING_MEMORIES = 3.0  # memories 1/(1 - beta2) of Adam's v until it has settled
@@ -147,7 +146,7 @@ def window_mean(values: ArrayLike, *, level: float = 0.9, side: Side = "both") -
     (1.5, 40, 1)
     """
     (x,), num_missing = _measured(values)
-    estimate = _start(_mean(x), x, num_missing, level)
+    estimate = _name_wild_step(_start(_mean(x), x, num_missing, level), x)
     low, high, effective_number = _limits(x, _two_sided(level, side))
     if len(x) and x.min() >= 0:
         low = max(low, 0.0)
@@ -161,15 +160,14 @@ def window_ratio(numerator: ArrayLike, denominator: ArrayLike, *, level: float =
     from 0 leaves a lower bound only; if the numerator is not either, nothing.
     """
     (a, b), num_missing = _measured(numerator, denominator)
-    estimate = _start(_mean(a) / _mean(b) if _mean(b) > 0 else math.inf, a, num_missing, level)
+    estimate = _name_wild_step(_start(_ratio(_mean(a), _mean(b)), a, num_missing, level), a)
     two_sided = _two_sided(level, side)
     if len(a) < MIN_VALUES:
-        return _finish(replace(estimate, value=estimate.value if len(a) else math.nan), *_UNKNOWN, side)
+        return _finish(estimate, *_UNKNOWN, side)
     bounded = _limits(b, two_sided)[0] > 0
     if not bounded and _limits(a, two_sided)[0] <= 0:
-        return _finish(
-            _warn(estimate, "neither mean is told from 0: nothing is known about the ratio"), *_UNKNOWN, side
-        )
+        estimate = _warn(estimate, "neither mean is told from 0: nothing is known about the ratio")
+        return _finish(estimate, *_UNKNOWN, side)
     # r from -inf to inf is an angle from -90 to 90 degrees: r = tan(angle) * scale.
     scale = (_largest(a) or 1.0) / (_largest(b) or 1.0)
     middle = math.atan2(_mean(a), _mean(b) * scale)
@@ -177,12 +175,11 @@ def window_ratio(numerator: ArrayLike, denominator: ArrayLike, *, level: float =
     def limits(angle: float) -> tuple[float, float, float]:
         return _limits(math.cos(angle) * a - math.sin(angle) * scale * b, two_sided)
 
-    last = min(middle, math.pi / 2)
-    if limits(last)[0] > 0:
+    if _mean(b) <= 0 and limits(math.pi / 2)[0] > 0:
         estimate = _warn(estimate, "the denominator contradicts a positive mean: nothing is known about the ratio")
         return _finish(estimate, *_UNKNOWN, side)
     first = -math.pi / 2 if bounded else 0.0
-    low = scale * math.tan(_root(lambda angle: limits(angle)[0], first, last))
+    low = scale * math.tan(_root(lambda angle: limits(angle)[0], first, min(middle, math.pi / 2)))
     if bounded:
         high = scale * math.tan(_root(lambda angle: limits(angle)[1], middle, math.pi / 2))
     else:
@@ -203,7 +200,7 @@ def window_trimmed_mean(values: ArrayLike, *, trim: float = 0.1, level: float = 
     (x,), num_missing = _measured(values)
     num_cut = int(trim * len(x))
     middle = np.sort(x)[num_cut : len(x) - num_cut]
-    estimate = replace(_start(_mean(middle), x, num_missing, level), warnings=())
+    estimate = _start(_mean(middle), x, num_missing, level)
     if len(x) < MIN_VALUES:
         return _finish(estimate, *_UNKNOWN, side)
     clipped = np.clip(x, middle[0], middle[-1])
@@ -255,7 +252,7 @@ def after_switch_mask(steps: ArrayLike, batch_size: ArrayLike, beta2: float) -> 
 def steps_of_tokens(tokens: ArrayLike, batch_size: ArrayLike, sequence_length: int) -> np.ndarray:
     """The steps at each row, counted from the first, for runs that log tokens only: each took batch_size sequences."""
     position, batch = _as_columns(tokens, batch_size)
-    tokens_per_step = _carried_forward(batch) * sequence_length
+    tokens_per_step = _carried_forward(batch) * require_positive_int("sequence_length", sequence_length)
     return np.concatenate([[0.0], np.cumsum(np.diff(position) / tokens_per_step[1:])])[: len(position)]
 
 
@@ -267,9 +264,7 @@ def _clip_corrected(
         return window_mean(factor * x, level=level, side=side)
     x, factor, clip = _as_columns(values, scale, _positive("clip_factor", clip_factor))
     if np.any(clip > 1):
-        raise InputError(
-            f"clip_factor={show(float(np.nanmax(clip)))} must be above 0 and at most 1: min(1, clip / norm)"
-        )
+        raise InputError(f"clip_factor={show(float(np.nanmax(clip)))} must be at most 1: it is min(1, clip / norm)")
     return window_ratio(factor * clip**2 * x, clip, level=level, side=side)
 
 
@@ -306,11 +301,16 @@ def _carried_forward(values: np.ndarray) -> np.ndarray:
 
 
 def _mean(x: np.ndarray) -> float:
-    return float(x.mean()) if len(x) else math.nan
+    return float(x.sum()) / len(x) if len(x) else math.nan
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    """The ratio, infinite where scatter has pushed the denominator below 0."""
+    return math.inf if denominator <= 0 else numerator / denominator
 
 
 def _largest(x: np.ndarray) -> float:
-    return float(np.abs(x).max())
+    return max(float(x.max()), -float(x.min()))
 
 
 def _two_sided(level: float, side: Side) -> float:
@@ -328,12 +328,15 @@ def _start(value: float, x: np.ndarray, num_missing: int, level: float) -> Estim
     if len(x) < MIN_VALUES:
         values = "1 value is" if len(x) == 1 else f"{len(x)} values are"
         return _warn(estimate, f"{values} too few for an interval: it takes {MIN_VALUES}")
-    share = _largest(x) / max(float(np.abs(x).sum()), np.finfo(float).tiny)
-    if share > LARGE_SHARE:
-        return _warn(
-            estimate, f"a single step carries {share:.0%} of the sum: see the trimmed mean, take a longer window"
-        )
     return estimate
+
+
+def _name_wild_step(estimate: Estimate, x: np.ndarray) -> Estimate:
+    """The estimate, warned if a single value decides about the mean."""
+    total = float(np.abs(x).sum())
+    if len(x) < MIN_VALUES or _largest(x) <= LARGE_SHARE * total:
+        return estimate
+    return _warn(estimate, f"a single step makes {_largest(x) / total:.0%} of the sum: compare with the trimmed mean")
 
 
 def _finish(estimate: Estimate, low: float, high: float, effective_number: float, side: Side) -> Estimate:
@@ -364,18 +367,19 @@ def _limits(x: np.ndarray, level: float) -> tuple[float, float, float]:
     n = len(x)
     if n < MIN_VALUES:
         return _UNKNOWN
-    mean = float(x.mean())
+    mean = _mean(x)
     trend, waves, cosines = _shapes(n)
-    e = x - trend @ (trend.T @ x)
+    e = x - trend @ (x @ trend)
     size = _largest(e)
     if size <= 1e-14 * _largest(x):
         return mean, mean, float(n)
     e /= size
-    correlation = _correlation(e)
-    rho = min(max(correlation + CAUTION / math.sqrt(n), 0.0), MAX_CORRELATION)
+    square_sum = float(e @ e)
+    correlation = _correlation(e, square_sum)
+    rho = min(max(correlation + 1 / math.sqrt(n), 0.0), MAX_CORRELATION)
     spectrum_ratio = (1 + rho**2 - 2 * rho * cosines) / (1 - rho) ** 2  # AR(1): at frequency 0 over at the wave
-    long_run_variance = float(np.mean((waves.T @ e) ** 2 * spectrum_ratio))
-    skewness = float(np.mean(e * e * e)) / float(np.mean(e * e)) ** 1.5 / math.sqrt(_worth(n, rho))
+    long_run_variance = float((e @ waves) ** 2 @ spectrum_ratio) / len(cosines)
+    skewness = float(e @ (e * e)) / n / (square_sum / n) ** 1.5 / math.sqrt(_worth(n, rho))
     skewness = min(max(skewness, -MAX_SKEWNESS), MAX_SKEWNESS)
     error = size * math.sqrt(long_run_variance / n)
     t = float(stdtrit(len(cosines), 0.5 + level / 2))
@@ -395,13 +399,13 @@ def _shapes(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return columns[:, : TREND_DEGREE + 1], columns[:, TREND_DEGREE + 1 :], np.cos(np.pi * orders / n)
 
 
-def _correlation(e: np.ndarray) -> float:
+def _correlation(e: np.ndarray, square_sum: float) -> float:
     """The neighbours' correlation in what a trend left over.
 
     Taking out k columns makes neighbours look less alike, by about (k + (k + 3) * correlation) / n.
     """
     k = TREND_DEGREE + 1
-    correlation = float(e[1:] @ e[:-1]) / float(e @ e)
+    correlation = float(e[1:] @ e[:-1]) / square_sum
     return correlation + (k + (k + 3) * correlation) / len(e)
 
 

@@ -43,15 +43,19 @@ from isotune.runs.trajectory import RunInfo, Status, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Which fixed validation windows are evaluated, and where on the token axis.
+    """What is measured beside the steps, and where on the token axis.
 
-    A trunk is evaluated on `windows` whenever its tokens pass a multiple of `every_tokens` (0: never); where a decay
-    ends, also on `final_windows`, of which each window's loss is kept.
+    A trunk is evaluated on `windows` fixed validation windows whenever its tokens pass a multiple of `every_tokens`
+    (0: never); where a decay ends, also on `final_windows`, of which each window's loss is kept. Gradient noise is
+    measured whenever the tokens pass a multiple of `noise_every_tokens`, on `noise_sequences` fresh sequences where a
+    step has only one microbatch.
     """
 
     every_tokens: int
     windows: int = 512
     final_windows: int = 4096
+    noise_every_tokens: int = 0
+    noise_sequences: int = 8
 
     def __post_init__(self) -> None:
         if self.every_tokens < 0 or self.windows < 1 or self.final_windows < self.windows:
@@ -59,9 +63,21 @@ class Evaluation:
                 f"evaluation every {self.every_tokens} tokens on {self.windows} windows ({self.final_windows} at the "
                 f"end) is impossible: use tokens of at least 0 and at least as many windows at the end as before"
             )
+        if self.noise_every_tokens < 0 or self.noise_sequences < 2:
+            raise InputError(
+                f"noise every {self.noise_every_tokens} tokens on {self.noise_sequences} sequences is impossible: use "
+                f"tokens of at least 0 and at least 2 sequences"
+            )
 
     def is_due(self, tokens_before: int, tokens: int) -> bool:
-        return self.every_tokens > 0 and tokens // self.every_tokens > tokens_before // self.every_tokens
+        return _passes(self.every_tokens, tokens_before, tokens)
+
+    def noise_is_due(self, tokens_before: int, tokens: int) -> bool:
+        return _passes(self.noise_every_tokens, tokens_before, tokens)
+
+
+def _passes(grid_tokens: int, before: int, after: int) -> bool:
+    return grid_tokens > 0 and after // grid_tokens > before // grid_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,9 @@ import numpy as np
 import torch
 
 from isotune.corpus import Corpus
-from isotune.errors import InputError
 from isotune.recipe import Step
 from isotune.runs import Evaluation, Row, Segment
 from isotune.train.trainer import Trainer
-
-# One evaluation reads as many tokens as 7 between two of them pay for: forward only costs about a third of training,
-# so evaluating takes 1 / (3 * 7), under 5 %, of the time.
-TOKENS_PER_EVALUATED_TOKEN = 7
 
 
 @dataclass(frozen=True)
@@ -67,19 +62,6 @@ class Evaluator:
     def _columns(self) -> Row:
         columns = {"val_loss": self.trainer.evaluate(self._windows).mean(dtype=np.float64)}
         return columns | parameter_columns(self.trainer)
-
-
-def default_evaluation(corpus: Corpus, sequence_length: int) -> Evaluation:
-    """512 windows on trunks and 4,096 where decays end, or as many as there are; at most 5 % of the time."""
-    available = max(0, len(corpus.validation) - 1) // sequence_length
-    if available == 0:
-        raise InputError(
-            f"corpus {corpus.name} holds out {len(corpus.validation)} tokens, fewer than one window of "
-            f"{sequence_length}: hold out more text or turn evaluation off with --eval-every 0"
-        )
-    windows = min(512, available)
-    every = TOKENS_PER_EVALUATED_TOKEN * windows * sequence_length
-    return Evaluation(every_tokens=every, windows=windows, final_windows=min(4096, available))
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from isotune.corpus import Corpus, open_corpus
@@ -11,9 +12,9 @@ from isotune.errors import InputError
 from isotune.recipe import Recipe, Setup
 from isotune.runs import Evaluation, Segment, Study, Trajectory
 from isotune.train.attempt import Attempt, Observer
-from isotune.train.evaluation import Evaluator, default_evaluation
 from isotune.train.execution import Execution, World
 from isotune.train.hold import tidy
+from isotune.train.measurements import Measurements, make_plan
 from isotune.train.trainer import Trainer
 
 # Rows are fetched from the device after this many steps: often enough to notice a divergence, seldom enough for a GPU.
@@ -29,7 +30,7 @@ def train(
     study_folder: str | Path,
     *,
     execution: Execution | None = None,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation | Mapping[str, int] | None = None,
     observers: Sequence[Observer] = (),
     on_plan: Callable[[Study, list[Segment]], None] = lambda study, segments: None,
     save_seconds: float = 60.0,
@@ -40,6 +41,7 @@ def train(
     """The recipe's trajectory; trains what the study lacks of it.
 
     Repeating a call that was killed continues it; a recipe that shares a prefix with another trains only the rest.
+    `evaluation` is a whole plan, or some of its fields, the others as in the study or by default.
     """
     execution = execution or Execution()
     world = World(execution.device)
@@ -54,11 +56,11 @@ def train(
     on_plan(study, segments)
     if segments:
         trainer = Trainer(recipe.setup, execution, world)
-        evaluator = Evaluator(trainer, corpus, study.evaluation)
+        measurements = Measurements(trainer, corpus, study.evaluation)
     while segments:
         attempt = Attempt(study, segments[0], trainer, execution.numerics(world), observers, save_seconds, clock)
         try:
-            train_segment(attempt, evaluator, corpus, should_stop)
+            train_segment(attempt, measurements, corpus, should_stop)
         finally:
             attempt.close()
         # Asked again after each one: another process may have trained the next, and after a divergence none is left.
@@ -67,22 +69,23 @@ def train(
 
 
 def train_segment(
-    attempt: Attempt, evaluator: Evaluator, corpus: Corpus, should_stop: Callable[[], bool] = lambda: False
+    attempt: Attempt, measurements: Measurements, corpus: Corpus, should_stop: Callable[[], bool] = lambda: False
 ) -> None:
     """Trains one segment from where its attempt stands, and publishes it."""
     trainer, segment, setup = attempt.trainer, attempt.segment, attempt.segment.recipe.setup
     length, seed = setup.sequence_length, setup.seed
     if attempt.start_tokens == 0:
-        attempt.write_start(evaluator.at_start())
+        attempt.write_start(measurements.at_start())
     for step in segment.recipe.steps(attempt.start_tokens, segment.end_tokens):
         windows = corpus.sequences(step.tokens_before // length, step.batch_size, sequence_length=length, seed=seed)
+        measurements.before(step)
         attempt.add(step, trainer.step(windows, step))
         is_end = step.tokens == segment.end_tokens
-        if attempt.num_pending < STEPS_BETWEEN_ROWS and not evaluator.is_due(step, segment) and not is_end:
+        if attempt.num_pending < STEPS_BETWEEN_ROWS and not measurements.are_due(step, segment) and not is_end:
             continue
         attempt.collect()
         if not attempt.has_diverged:
-            attempt.write(evaluator.after(step, segment))
+            attempt.write(measurements.after(step, segment))
         if attempt.has_diverged or is_end:
             break
         attempt.save_if_due(step.tokens)
@@ -96,27 +99,28 @@ def open_study(
     folder: Path,
     setup: Setup,
     corpus: Corpus,
-    evaluation: Evaluation | None,
+    evaluation: Evaluation | Mapping[str, int] | None,
     execution: Execution,
     world: World,
     allow_mixed_numerics: bool,
 ) -> Study:
     """The study in this folder, made if there is none; refused if its runs and this one do not belong together."""
     numerics = execution.numerics(world)
+    asked = dataclasses.asdict(evaluation) if isinstance(evaluation, Evaluation) else dict(evaluation or {})
     if (folder / "study.json").exists():
         study = Study.open(folder)
     elif Study.may_begin_in(folder):
-        plan = evaluation or default_evaluation(corpus, setup.sequence_length)
+        plan = make_plan(asked, corpus, setup.sequence_length)
         study = Study.create(folder, setup, corpus.name, corpus.fingerprint, plan, numerics)
     else:
         raise InputError(f"{folder} exists and is not a study: give an empty or new folder with --study")
     study.require_root(setup, corpus.fingerprint)
-    if evaluation is not None and evaluation != study.evaluation:
-        raise InputError(
-            f"the study {folder} evaluates every {study.evaluation.every_tokens} tokens on {study.evaluation.windows} "
-            f"windows ({study.evaluation.final_windows} after decays): leave out the --eval options, or use another "
-            f"--study"
-        )
+    for name, value in asked.items():
+        if value != getattr(study.evaluation, name):
+            raise InputError(
+                f"the study {folder} measures with {name}={getattr(study.evaluation, name)}, not {value}: leave out "
+                f"the --eval and --noise options, or use another --study"
+            )
     if numerics != study.numerics and not allow_mixed_numerics:
         names = [name for name in vars(numerics) if getattr(numerics, name) != getattr(study.numerics, name)]
         there = ", ".join(f"{name}={getattr(study.numerics, name)}" for name in names)

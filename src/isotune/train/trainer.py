@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isotune.errors import InputError
+from isotune.measure import NoiseMeter, NoiseReading
 from isotune.model import Transformer
 from isotune.recipe import Setup, Step
 from isotune.train.execution import Execution, World
@@ -32,6 +33,8 @@ class Trainer:
         self.model = Transformer(setup.model, setup.sequence_length).to(self.device)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, setup)
+        self.meter: NoiseMeter | None = None  # watches the microbatches of the next step
+        self.reading: NoiseReading | None = None  # what it saw at the last one
         self._loss = self._compiled(_TrainingLoss(self.model, setup.precision))
         self._evaluate = self._compiled(_SequenceLosses(self.model, setup.precision))
 
@@ -58,15 +61,23 @@ class Trainer:
         )
         loss = torch.zeros((), device=self.device)
         for micro_batch in micro_batches:
+            if self.meter is not None:
+                self.meter.microbatch(len(micro_batch))
             part = self._loss(micro_batch) / len(micro_batches)
             part.backward()
             loss += part.detach()
         self.world.average_gradients(self.parameters)
+        self.reading = None if self.meter is None else self.meter.measure()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.setup.optimizer.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         factor = (self.setup.optimizer.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
         return torch.stack((loss, norm, factor))
+
+    def probe(self, meter: NoiseMeter, windows: np.ndarray, micro_batch_size: int) -> NoiseReading:
+        """The noise of these sequences' gradients; the state stays as it is."""
+        part = self._to_device(windows[self.world.share(len(windows))])
+        return meter.probe(self._loss, part.split(micro_batch_size), average=self.world.average_gradients)
 
     def evaluate(self, windows: np.ndarray) -> np.ndarray:
         """The loss of each window, shared among the processes."""
