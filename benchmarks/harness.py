@@ -57,16 +57,17 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, goal: float | None = N
     return result if goal is None else result | {"goal": goal, "met": bool(result["median"] >= goal)}
 
 
-def write_results(name: str, results: Mapping[str, Any]) -> Path:
-    """Writes results/<name>.json: the results after command, commit, machine and date."""
+def write_results(name: str, circumstances: Mapping[str, Any], results: Mapping[str, Any]) -> Path:
+    """Writes results/<name>.json, the results after their circumstances; returns its place in the project."""
     path = FOLDER / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({**circumstances(), **results}, indent=1, allow_nan=False) + "\n")
+    loads = {"load_average_at_end": _load_average()}
+    path.write_text(json.dumps({**circumstances, **loads, **results}, indent=1, allow_nan=False) + "\n")
     return path.relative_to(FOLDER.parent)
 
 
 def circumstances() -> dict[str, Any]:
-    """Under which a benchmark ran: enough to repeat it, and to doubt it."""
+    """Under which a benchmark runs, taken when it begins: enough to repeat it, and to doubt it."""
     script = Path(sys.argv[0])
     return {
         "command": " ".join(["python", f"benchmarks/{script.name}", *sys.argv[1:]]),
@@ -83,8 +84,8 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],  # above 1: others were working
-        "system": platform.platform(terse=True),
+        "load_average": _load_average(),  # above 1: others were working
+        "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
@@ -103,6 +104,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def round_to(value: float, digits: int = 4) -> float:
     """The value with this many significant digits."""
     return float(f"{value:.{digits}g}")
+
+
+def _load_average() -> list[float]:
+    return [round(load, 2) for load in os.getloadavg()]
 
 
 def _git(*arguments: str) -> str:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from harness import interleaved, ratio, round_to, summary, table, write_results
+from harness import circumstances, interleaved, ratio, round_to, summary, table, write_results
 from torch import Tensor, nn
 
 from isotune.corpus import open_corpus
 from isotune.model import Transformer, export_llama
 from isotune.recipe import PRESETS, Init, ModelShape, Setup, Step, constant
 from isotune.train import Execution, Trainer, World, train
-from isotune.train.evaluation import default_evaluation
+from isotune.train.measurements import make_plan
 from isotune.train.trainer import make_optimizer
 
 LEARNING_RATE, WEIGHT_DECAY = 2.0**-10, 0.125
@@ -40,25 +40,28 @@ LOOP_GOAL = 0.9
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, measures little, writes nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: shows that it runs, measures little, writes nothing"
+    )
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
+    beginning = circumstances()
     results: dict[str, Any] = {
         "nano": compare_models(
-            "nano", batch_size=4, length=64, eager=True, num_rounds=5 if quick else 60, num_steps=20
+            "nano", batch_size=4, length=64, eager=True, num_rounds=10 if quick else 150, num_steps=8
         ),
         "micro": compare_models(
             "micro", batch_size=8, length=256, eager=False, num_rounds=2 if quick else 24, num_steps=1
         ),
-        "whole_loop": compare_loop(num_rounds=3 if quick else 24),
+        "whole_loop": compare_loop(num_rounds=3 if quick else 20),
     }
     show(results)
     if not quick:
-        print(f"\nwritten to {write_results('training_speed', results)}")
+        print(f"\nwritten to {write_results('training_speed', beginning, results)}")
 
 
 # Ours against transformers
@@ -166,7 +169,7 @@ def matrix_product(size: int) -> Callable[[], object]:
 
 
 def compare_loop(num_rounds: int) -> dict[str, Any]:
-    """What data, evaluation, rows and states cost: `train` against `Trainer.step` on windows that lie ready.
+    """What data, evaluation, noise probes, rows and states cost: `train` against `Trainer.step` on windows that lie ready.
 
     A round is one period of the default evaluation. `train` goes that far, then pauses (in its `should_stop`) while as
     many bare steps run. Its clock stands still in the pauses, so it saves as often as it would alone. Compilation and
@@ -176,7 +179,8 @@ def compare_loop(num_rounds: int) -> dict[str, Any]:
     rounds = LoopRounds(setup, batch_size=4)
     recipe = constant(
         setup,
-        tokens=rounds.period_tokens * (num_rounds + 1),
+        # One step more, because at the very end nobody asks whether to stop.
+        tokens=rounds.period_tokens * (num_rounds + 1) + 4 * setup.sequence_length,
         learning_rate=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
         batch_size=4,
@@ -205,7 +209,7 @@ class LoopRounds:
 
     def __init__(self, setup: Setup, batch_size: int):
         corpus = open_corpus(setup.corpus)
-        self.period_tokens = default_evaluation(corpus, setup.sequence_length).every_tokens
+        self.period_tokens = make_plan({}, corpus, setup.sequence_length).every_tokens
         self.loop_seconds: list[float] = []
         self.bare_seconds: list[float] = []
         self._tokens = self._period = 0

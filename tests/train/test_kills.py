@@ -21,7 +21,13 @@ def expected(recipe, tmp_path_factory):
 
 
 def leftovers(study):
-    return [*study.glob("attempts/?*.*"), *study.glob("*/.*.part"), *study.glob("*/*/.*.part"), *study.glob("*/*/lock")]
+    return [
+        *study.glob("attempts/?*.*"),
+        *study.glob(".*.part"),
+        *study.glob("*/.*.part"),
+        *study.glob("*/*/.*.part"),
+        *study.glob("*/*/lock"),
+    ]
 
 
 def test_five_kills_at_random_moments_change_no_byte(forks, recipe, expected, tmp_path):

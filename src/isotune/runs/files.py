@@ -46,8 +46,8 @@ def write_first_json(path: Path, value: dict[str, Any]) -> None:
     temporary = _temporary(path)
     try:
         _dump(temporary, value)
-        sync(temporary)
         try:
+            sync(temporary)
             os.link(temporary, path)
         except OSError:  # somebody was first, or the file system has no links
             if not path.exists():

@@ -64,6 +64,7 @@ def publish(study: Study, segment: Segment, hold: Hold) -> None:
 
 def tidy(study: Study) -> None:
     """Publishes what was killed just before its publication, and removes what nobody needs any more."""
+    remove_parts(study.folder)
     with _alone(study):
         for folder in sorted((study.folder / "attempts").glob("*.*")):
             hold = _hold(folder) if folder.is_dir() else None
