@@ -169,7 +169,7 @@ def matrix_product(size: int) -> Callable[[], object]:
 
 
 def compare_loop(num_rounds: int) -> dict[str, Any]:
-    """What data, evaluation, noise probes, rows and states cost: `train` against `Trainer.step` on windows that lie ready.
+    """What data, measurements, rows and states cost: `train` against `Trainer.step` on windows that lie ready.
 
     A round is one period of the default evaluation. `train` goes that far, then pauses (in its `should_stop`) while as
     many bare steps run. Its clock stands still in the pauses, so it saves as often as it would alone. Compilation and

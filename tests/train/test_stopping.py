@@ -104,7 +104,7 @@ def test_another_root_is_refused(corpus, tmp_path, changes, name):
 
 def test_another_evaluation_is_refused(corpus, tmp_path):
     train(small_constant(corpus, 20), tmp_path / "study", evaluation=EVALUATION)
-    with pytest.raises(InputError, match="evaluates every 640 tokens on 8 windows"):
+    with pytest.raises(InputError, match=r"640.*use another --study"):
         train(
             small_constant(corpus, 20),
             tmp_path / "study",

@@ -4,8 +4,8 @@ Single steps scatter (T up to 100 times its median, gradient_sq_norm even below 
 neighbours. So a window is summarised by means, a ratio is a ratio of means, and intervals rest on a few slow waves:
 
     e      = the n values minus a parabola through them
-    rho    = the neighbours' correlation in e, corrected for its bias, plus one standard error 1/sqrt(n); 0 to .95
-    S      = mean over the m = n^0.35 (3 to 32) slowest waves of  <e, wave>^2 * spectrum(0) / spectrum(wave)
+    rho    = the neighbours' correlation in e, corrected for its bias, plus 1.5 standard errors 1/sqrt(n); 0 to .95
+    S      = mean over the m = n^(1/3) (2 to 32) slowest waves of  <e, wave>^2 * spectrum(0) / spectrum(wave)
     kappa  = skewness(e) / sqrt(n (1 - rho) / (1 + rho)),  the skewness of the mean
     t      = (mean - truth) / sqrt(S/n):  Student's with m degrees of freedom, once kappa is undone
 
@@ -14,13 +14,13 @@ et al. 2018), the spectrum of AR(1) carries them on to frequency 0, the parabola
 and Hall's cubic (1992) lengthens the side of the heavy tail. A ratio's interval holds every r for which the interval
 of mean(numerator - r * denominator) holds 0 (Fieller). The truth is the mean of the true values over the window.
 
-Assumed: steps in order, measured at an even cadence; a drift without jumps; a finite variance; a window worth 6
-independent values or more, for instance 20 steps with a correlation of .5 between neighbours, 60 with .8.
+Assumed: steps in order, measured at an even cadence; a drift without jumps; a finite variance; a window of 20 values,
+of 100 if neighbours correlate by .7 or .8.
 
-Where it fails: fewer than 12 values get no interval, and below 20 heavy tails cost a few percent of coverage. Windows
-worth less than 6 get a warning (20 steps at .8: 90 % intervals cover 75 to 88 %); a slow wandering that hides under
-independent scatter goes unnoticed until the window is long. Jumps make intervals too wide. The numbers are in
-`proofs/results/noise_coverage.json`.
+Where it fails: fewer than 12 values get no interval, and below 20 heavy tails cost coverage. Windows worth fewer than 6
+independent values get a warning. A slow wandering that hides under independent scatter goes unnoticed, as T's does in
+a noise scale far above the batch size: at a correlation of .8, nominal 90 % can be 80 % over 50 steps. A jump makes
+intervals too wide. The numbers are in `proofs/results/noise_coverage.json`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ MIN_VALUES = 12  # fewer give no interval
 MIN_EFFECTIVE_NUMBER = 6.0  # fewer give an interval with a warning
 LARGE_SHARE = 1 / 3  # of the sum, in one value: the interval then rests on a single step
 TREND_DEGREE = 2
-WAVES = (3, 32)  # beyond the most, Student's quantile hardly moves
+WAVES = (2, 32)  # beyond the most, Student's quantile hardly moves
+CAUTION = 1.5  # standard errors on top of the neighbours' correlation: its error is costly on one side only
 MAX_CORRELATION = 0.95
 MAX_SKEWNESS = 2.0  # of a mean; Hall's cubic is made for small ones
 SETTLING_MEMORIES = 3.0  # memories 1/(1 - beta2) of Adam's v until it has settled
@@ -376,10 +377,10 @@ def _limits(x: np.ndarray, level: float) -> tuple[float, float, float]:
     e /= size
     square_sum = float(e @ e)
     correlation = _correlation(e, square_sum)
-    rho = min(max(correlation + 1 / math.sqrt(n), 0.0), MAX_CORRELATION)
+    rho = min(max(correlation + CAUTION / math.sqrt(n), 0.0), MAX_CORRELATION)
     spectrum_ratio = (1 + rho**2 - 2 * rho * cosines) / (1 - rho) ** 2  # AR(1): at frequency 0 over at the wave
     long_run_variance = float((e @ waves) ** 2 @ spectrum_ratio) / len(cosines)
-    skewness = float(e @ (e * e)) / n / (square_sum / n) ** 1.5 / math.sqrt(_worth(n, rho))
+    skewness = _skewness(e, square_sum) / math.sqrt(_worth(n, rho))
     skewness = min(max(skewness, -MAX_SKEWNESS), MAX_SKEWNESS)
     error = size * math.sqrt(long_run_variance / n)
     t = float(stdtrit(len(cosines), 0.5 + level / 2))
@@ -390,7 +391,7 @@ def _limits(x: np.ndarray, level: float) -> tuple[float, float, float]:
 @lru_cache(maxsize=64)
 def _shapes(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Orthonormal columns for the trend and for the slow waves beside it, and cos(frequency) of the waves."""
-    num_waves = min(max(int(n**0.35), WAVES[0]), WAVES[1])
+    num_waves = min(max(int(math.cbrt(n)), WAVES[0]), WAVES[1])
     orders = np.arange(TREND_DEGREE + 1, TREND_DEGREE + 1 + num_waves)  # the trend has taken the slower ones
     u = (np.arange(n) + 0.5) / n
     powers = [u**power for power in range(TREND_DEGREE + 1)]
@@ -407,6 +408,13 @@ def _correlation(e: np.ndarray, square_sum: float) -> float:
     k = TREND_DEGREE + 1
     correlation = float(e[1:] @ e[:-1]) / square_sum
     return correlation + (k + (k + 3) * correlation) / len(e)
+
+
+def _skewness(e: np.ndarray, square_sum: float) -> float:
+    """The third moment over the second's power 3/2, both corrected for the k columns that were taken out."""
+    n, k = len(e), TREND_DEGREE + 1
+    third = float(e @ (e * e)) * n / ((n - k) * (n - k - 1))
+    return third / (square_sum / (n - k)) ** 1.5
 
 
 def _worth(n: int, correlation: float) -> float:
