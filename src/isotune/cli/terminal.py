@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from isotune.recipe import Step, format_tokens
 from isotune.runs import Trajectory
 
 REFRESH_SECONDS = 0.2
+MIN_READINGS = 12  # of gradient noise, before its ratio means anything
 LINE_SECONDS = 10.0  # between lines where the output is no terminal
 
 
@@ -26,7 +28,8 @@ class ProgressLine:
     def __init__(self, *, unit: str, quiet: bool = False):
         self.unit, self.quiet = unit, quiet
         self.done, self.total = 0, 1
-        self.losses: dict[str, float] = {}
+        self.shown: dict[str, str] = {}
+        self._noise: deque[tuple[float, float]] = deque(maxlen=50)
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._is_live else None
         self._began = self._shown = time.monotonic()
@@ -47,7 +50,12 @@ class ProgressLine:
     def __call__(self, step: Step, row: dict[str, Any]) -> None:
         """Takes in a row of the curve."""
         self.advance(step.tokens - step.tokens_before)
-        self.losses |= {label: row[name] for name, label in _SHOWN.items() if name in row}
+        self.shown |= {label: f"{row[name]:.3f}" for name, label in _SHOWN.items() if name in row}
+        if "precond_noise_trace" in row:
+            self._noise.append((row["precond_noise_trace"], row["precond_gradient_sq_norm"]))
+            noise, signal = np.sum(self._noise, axis=0)
+            if len(self._noise) >= MIN_READINGS:
+                self.shown["noise scale"] = f"{noise / signal:.0f}" if signal > 0 else "large"
 
     def advance(self, amount: int) -> None:
         if not self.done:
@@ -61,12 +69,12 @@ class ProgressLine:
     def _show(self, now: float) -> None:
         speed = self.done / max(now - self._began, 1e-9)
         left = (self.total - self.done) / speed
-        losses = "".join(f"  {label} {value:.3f}" for label, value in self.losses.items())
+        values = "".join(f"  {label} {value}" for label, value in self.shown.items())
         share = self.done / self.total
         bar = "━" * round(24 * share) + " " * (24 - round(24 * share))
         line = (
             f"{bar} {format_tokens(self.done)} of {format_tokens(self.total)} {self.unit}"
-            f"{losses}  {format_tokens(speed)} {self.unit}/s  {format_seconds(left)} left"
+            f"{values}  {format_tokens(speed)} {self.unit}/s  {format_seconds(left)} left"
         )
         if self._live:
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

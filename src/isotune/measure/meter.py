@@ -228,8 +228,9 @@ class NoiseMeter:
                 "several processes, or measure with meter.probe(...)"
             )
         values = packed.double().cpu().numpy() / scale**2  # the one transfer of the step
-        noise = (sample_factor * values[0] - batch_size * values[1]) / (num_samples - 1)
-        gradient = values[1] - noise / batch_size
+        with np.errstate(invalid="ignore"):  # rows whose v is 0 make sums infinite; such columns are left out
+            noise = (sample_factor * values[0] - batch_size * values[1]) / (num_samples - 1)
+            gradient = values[1] - noise / batch_size
         return NoiseReading(self._columns(noise, gradient), num_samples, batch_size)
 
     def _columns(self, noise: np.ndarray, gradient: np.ndarray) -> dict[str, float]:

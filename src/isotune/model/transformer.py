@@ -53,10 +53,12 @@ class Transformer(nn.Module):
         another array of their size for its gradient, and at large vocabularies those arrays are what costs.
         """
         x_BTD = self.features(windows_BT[:, :-1])
+        logits_BTV = self.head(x_BTD)
         target_rows_BTD = F.embedding(windows_BT[:, 1:], self.head.weight)
-        target_logits_BT = (x_BTD.float() * target_rows_BTD.float()).sum(dim=-1)
-        normalizers_BT = self.head(x_BTD).float().logsumexp(dim=-1)
-        losses_B: Tensor = (normalizers_BT - target_logits_BT).mean(dim=1)
+        # In bfloat16 the target's logit is rounded as the others are, so that a sure prediction costs nothing.
+        dtype = logits_BTV.dtype
+        target_logits_BT = (x_BTD.to(dtype).float() * target_rows_BTD.to(dtype).float()).sum(dim=-1).to(dtype)
+        losses_B: Tensor = (logits_BTV.float().logsumexp(dim=-1) - target_logits_BT.float()).mean(dim=1)
         return losses_B
 
     def initialize(self, init: Init, seed: int) -> None:
