@@ -4,8 +4,8 @@ BIN := .venv/bin
 # One thread per process: OpenMP threads of neighbouring processes spin against each other.
 export OMP_NUM_THREADS := 1
 
-BENCHMARKS := training_speed
-PROOFS := kills budgets ranks prepare_memory
+BENCHMARKS := training_speed noise_overhead
+PROOFS := kills budgets ranks prepare_memory noise_coverage
 
 .PHONY: tune test check bench prove clean
 

@@ -68,9 +68,9 @@ def write_results(name: str, circumstances: Mapping[str, Any], results: Mapping[
 
 def circumstances() -> dict[str, Any]:
     """Under which a benchmark runs, taken when it begins: enough to repeat it, and to doubt it."""
-    script = Path(sys.argv[0])
+    script = Path(sys.argv[0]).resolve().relative_to(FOLDER.parent)
     return {
-        "command": " ".join(["python", f"benchmarks/{script.name}", *sys.argv[1:]]),
+        "command": " ".join(["python", str(script), *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD") or "unknown",
         "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src", "benchmarks/*.py")),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

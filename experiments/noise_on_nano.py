@@ -1,6 +1,6 @@
 """Gradient noise of real nano runs: does it collapse along ELR, does the clip correction matter, is the batch small?
 
-    python experiments/noise_on_nano.py train      # any number of times, also two at once; about 15 minutes on two cores
+    python experiments/noise_on_nano.py train      # repeatable, also two at once; about 15 minutes on two cores
     python experiments/noise_on_nano.py report     # writes experiments/results/noise_on_nano.json
 
 Runs: batch 4, 10,000 steps, LR 2^-11..2^-8 along three ELR diagonals (2^-14, 2^-12, 2^-10), compiled; and one run at
@@ -38,9 +38,7 @@ BINS_PER_PART = 5
 
 
 def small_batch_recipe(elr, lr):
-    return constant(
-        SETUP, tokens=TOKENS, learning_rate=lr, weight_decay=elr / lr, batch_size=4, warmup_tokens="25.6K"
-    )
+    return constant(SETUP, tokens=TOKENS, learning_rate=lr, weight_decay=elr / lr, batch_size=4, warmup_tokens="25.6K")
 
 
 def large_batch_recipe():
