@@ -2,8 +2,9 @@
 
     python benchmarks/noise_overhead.py [--quick]
 
-A step is two microbatches (8 x 256 tokens; 4 x 64 on nano), clipping and AdamW, not compiled. "every step" is the ratio of
-a measured step's time to a plain one's; hooks exist on measured steps only, so one measured step in ten costs a tenth.
+A step is two microbatches (8 x 256 tokens; 4 x 64 on nano), clipping and AdamW, not compiled. "every step" is the ratio
+of a measured step's time to a plain one's; hooks exist on measured steps only, so one measured step in ten costs a
+tenth.
 """
 
 from __future__ import annotations

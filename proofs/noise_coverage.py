@@ -5,7 +5,8 @@
 A step draws K microbatch gradients of dimension 100, Gaussian around the true gradient; T and g2 are what the estimator
 makes of them. A factor on the noise makes it heavy-tailed, correlated from step to step and drifting. Nominal 90 %
 intervals have to hold the truth in 87 to 93 % of the draws for Gaussian gradients, in 85 to 95 % otherwise; if one does
-not, the exit code is 1. Conditions beyond what the module promises (fewer than 100 steps that correlate by .7 or more;
+not, the exit code is 1. Among hundreds of coverages, each known to 0.7 %, some lie outside by chance: those are measured
+again with 10,000 fresh draws, which decide; both are kept. Conditions beyond what the module promises (fewer than 100 steps that correlate by .7 or more;
 trimmed means of a drift) are shown and not judged.
 """
 
@@ -16,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,6 +43,7 @@ LEARNING_RATE = 1e-3
 TRIM = 0.1
 WINDOW_LENGTHS = (20, 50, 200)
 SETTINGS = ((2, 64.0), (4, 16.0), (8, 4.0))  # microbatches, noise scale: noise above, at and below the gradient
+NUM_CONFIRMING_DRAWS = 10_000
 NUM_REFERENCE_STEPS = 2_000_000  # their average is the truth where no closed form exists
 
 
@@ -97,6 +99,7 @@ class Coverage:
     num_microbatches: int
     noise_scale: float
     quantity: str
+    num_draws: int
     covered: float
     truth_below: float
     truth_above: float
@@ -104,6 +107,7 @@ class Coverage:
     warned: float
     band: tuple[float, float]
     judged: bool
+    covered_first: float | None = None  # by the first draws, where they lay outside the band
 
     @property
     def passed(self) -> bool:
@@ -133,7 +137,7 @@ def main() -> None:
             group = [
                 row
                 for num_microbatches, scale in SETTINGS
-                for row in measure(condition, num_steps, num_microbatches, scale, num_draws)
+                for row in confirmed(condition, num_steps, num_microbatches, scale, num_draws)
             ]
             show(group)
             rows += group
@@ -147,11 +151,25 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def measure(
+def confirmed(
     condition: Condition, num_steps: int, num_microbatches: int, scale: float, num_draws: int
 ) -> list[Coverage]:
+    """How often each quantity's interval holds its truth; from many more draws where the first lie outside the band."""
+    rows = measure(condition, num_steps, num_microbatches, scale, num_draws, seed=0)
+    if all(row.passed for row in rows):
+        return rows
+    again = measure(condition, num_steps, num_microbatches, scale, NUM_CONFIRMING_DRAWS, seed=1)
+    return [
+        first if first.passed else replace(second, covered_first=first.covered)
+        for first, second in zip(rows, again, strict=True)
+    ]
+
+
+def measure(
+    condition: Condition, num_steps: int, num_microbatches: int, scale: float, num_draws: int, seed: int
+) -> list[Coverage]:
     """How often each quantity's interval holds its truth."""
-    rng = np.random.default_rng([num_steps, num_microbatches, int(scale), CONDITIONS.index(condition)])
+    rng = np.random.default_rng([seed, num_steps, num_microbatches, int(scale), CONDITIONS.index(condition)])
     draws = draw_windows(rng, condition, num_steps, num_microbatches, scale, num_draws)
     truths = true_values(rng, condition, num_steps, num_microbatches, scale)
     rows = []
@@ -169,6 +187,7 @@ def measure(
                 num_microbatches=num_microbatches,
                 noise_scale=scale,
                 quantity=quantity,
+                num_draws=num_draws,
                 covered=float(np.mean((low <= truth) & (truth <= high))),
                 truth_below=float(np.mean(truth < low)),
                 truth_above=float(np.mean(truth > high)),
@@ -244,7 +263,7 @@ def wandering(rng: np.random.Generator, shape: tuple[int, int], correlation: flo
 
 
 def show(rows: list[Coverage]) -> None:
-    """A line per setting, a column per quantity; ! is outside its band, * is not judged."""
+    """A line per setting, a column per quantity; ! is outside its band, + was outside at first, * is not judged."""
     if rows[0].condition == CONDITIONS[0].name and rows[0].num_steps == WINDOW_LENGTHS[0]:
         print(
             f"{'condition':21}{'steps':>6}{'K':>3}{'GNS':>5}"
@@ -260,7 +279,11 @@ def show(rows: list[Coverage]) -> None:
 
 
 def mark(row: Coverage) -> str:
-    return " " if row.judged and row.passed else "!" if row.judged else "*"
+    if not row.judged:
+        return "*"
+    if not row.passed:
+        return "!"
+    return " " if row.covered_first is None else "+"
 
 
 def write_results(rows: list[Coverage], num_draws: int) -> None:
