@@ -4,10 +4,10 @@
 
 A step draws K microbatch gradients of dimension 100, Gaussian around the true gradient; T and g2 are what the estimator
 makes of them. A factor on the noise makes it heavy-tailed, correlated from step to step and drifting. Nominal 90 %
-intervals have to hold the truth in 87 to 93 % of the draws for Gaussian gradients, in 85 to 95 % otherwise; if one does
-not, the exit code is 1. Among hundreds of coverages, each known to 0.7 %, some lie outside by chance: those are measured
-again with 10,000 fresh draws, which decide; both are kept. Conditions beyond what the module promises (fewer than 100 steps that correlate by .7 or more;
-trimmed means of a drift) are shown and not judged.
+intervals have to hold the truth in 87 to 93 % of the draws for Gaussian gradients, in 85 to 95 % otherwise; if one
+does not, the exit code is 1. Among hundreds of coverages, each known to 0.7 %, some may lie outside by chance: those
+are measured again with 10,000 fresh draws, which decide; both are kept. Conditions beyond what the module promises
+(fewer than 100 steps that correlate by .7 or more; trimmed means of a drift) are shown and not judged.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ def test_a_state(corpus, original, study, damage, tmp_path):
         train(recipe, study)
     Path(re.search(r"the state (\S+) cannot", str(caught.value))[1]).unlink()
     assert rows(train(recipe, study)) == rows(Study.open(original).trajectory(recipe))
-    assert contents(study) == contents(original)
+    # It went back to the octave before, so there is a segment more.
+    assert contents(study).items() >= contents(original).items()
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, put_garbage, put_other_json, Path.unlink])

@@ -6,7 +6,7 @@ import pytest
 from small import EVALUATION, NO_EVALUATION, STEP, TokenCounter, contents, rows, small_constant, small_wsd
 
 from isotune.recipe import batch_switch, new_settings, square_root_rule
-from isotune.runs import Evaluation, Study
+from isotune.runs import Evaluation, Study, octaves
 from isotune.train import train
 
 BUDGETS = (80, 160, 320)  # steps, 40 of them decay
@@ -49,6 +49,17 @@ def test_budgets_in_any_order_end_alike(corpus, alone, tmp_path, order):
     assert counter.tokens < sum(BUDGETS) * STEP  # the warm-up at least is never trained twice
 
 
+def test_an_unplanned_budget_starts_from_the_octave_before_it(corpus, tmp_path):
+    longest, shorter, counter = small_wsd(corpus, 400), small_wsd(corpus, 300), TokenCounter()
+    assert octaves(longest) == [4096, 8192, 16_384]
+    train(longest, tmp_path / "study", evaluation=EVALUATION)
+    trajectory = train(shorter, tmp_path / "study", evaluation=EVALUATION, observers=[counter])
+    assert counter.tokens == shorter.tokens - 16_384
+    alone = train(shorter, tmp_path / "alone", evaluation=EVALUATION)
+    assert rows(trajectory) == rows(alone)
+    assert final_state(tmp_path / "study", shorter) == final_state(tmp_path / "alone", shorter)
+
+
 def test_a_finished_recipe_is_not_trained_again(corpus, tmp_path):
     recipe, counter = small_wsd(corpus, 80), TokenCounter()
     first = train(recipe, tmp_path / "study", evaluation=EVALUATION)
@@ -67,8 +78,8 @@ def test_the_batch_schedulers_of_the_paper_branch_off_the_constant_run(corpus, t
     for number, recipe in enumerate([batch_switch(source, **switch), type_1, square_root_rule(source, **switch)]):
         counter = TokenCounter()
         trajectory = train(recipe, study, evaluation=EVALUATION, observers=[counter])
-        # The first of them finds no state where it leaves the trunk, and goes back to the end of the warm-up.
-        assert counter.tokens == (160 - 16 if number == 0 else 160 - 96) * STEP
+        # The first of them finds no state where it leaves the trunk, and goes back to the octave before: 4,096 tokens.
+        assert counter.tokens == (160 - 64 if number == 0 else 160 - 96) * STEP
         assert trajectory.info.status == "finished"
         assert trajectory.info.batch_size == 16
         shared = trajectory.tokens <= 96 * STEP
@@ -87,7 +98,7 @@ def test_evaluation_never_changes_a_state(corpus, tmp_path):
     for number, plan in enumerate(plans):
         train(recipe, tmp_path / str(number), evaluation=plan, save_seconds=0.0 if number % 2 else 60.0)
         states.append({path.name: path.read_bytes() for path in (tmp_path / str(number) / "states").iterdir()})
-    assert len(states[0]) == 3
+    assert len(states[0]) == 4  # the ends of three phases, and one octave
     assert all(other == states[0] for other in states)
 
 

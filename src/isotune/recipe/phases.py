@@ -237,6 +237,12 @@ class Recipe:
         tokens = self._inside(tokens)
         return next(phase for phase, end in self._ends() if tokens <= end)
 
+    def end_of_step(self, tokens: int) -> int:
+        """Where the step that reaches this position ends."""
+        phase, end = next((phase, end) for phase, end in self._ends() if self._inside(tokens) <= end)
+        step_tokens = self._step_tokens(phase)
+        return end - (end - tokens) // step_tokens * step_tokens
+
     # Walking
 
     def steps(self, start_tokens: int = 0, end_tokens: int | None = None) -> Iterator[Step]:

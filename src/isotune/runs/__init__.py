@@ -2,7 +2,7 @@
 
 from isotune.runs.curve import CurveWriter, Row, columns, read_rows
 from isotune.runs.files import write_json, write_whole
-from isotune.runs.study import Evaluation, Numerics, Segment, SegmentRecord, Study, describe_phases
+from isotune.runs.study import Evaluation, Numerics, Segment, SegmentRecord, Study, describe_phases, octaves
 from isotune.runs.trajectory import RunInfo, Trajectory
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Trajectory",
     "columns",
     "describe_phases",
+    "octaves",
     "read_rows",
     "write_json",
     "write_whole",

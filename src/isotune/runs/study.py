@@ -361,8 +361,8 @@ class Study:
         return furthest
 
     def _positions(self, recipe: Recipe) -> set[int]:
-        """Where states of this recipe may lie: the ends of its segments."""
-        ends = {0}
+        """Where states of this recipe may lie: the ends of its segments, and its octaves."""
+        ends = {0, *octaves(recipe)}
         for record in self._relatives(recipe):
             if record.segment.end_tokens <= shared_tokens(record.segment.recipe, recipe):
                 ends.add(record.segment.end_tokens)
@@ -400,6 +400,15 @@ class Study:
         if not is_sound:
             raise InputError(f"{path} does not describe the segment of its folder's name: {remedy}")
         return record
+
+
+def octaves(recipe: Recipe) -> list[int]:
+    """The token grid of states: where a run reaches a power of two, from one token per parameter on.
+
+    A decay that nobody planned then costs at most the half of its trunk, for a handful of states.
+    """
+    powers = (2**k for k in range(recipe.tokens.bit_length()))
+    return [recipe.end_of_step(p) for p in powers if recipe.setup.model.num_parameters <= p <= recipe.tokens]
 
 
 def run_info(recipe: Recipe, status: Status, source: str) -> RunInfo:

@@ -104,6 +104,14 @@ class Attempt:
         if self._curve is not None and measured.columns and measured.is_finite:
             self._curve.write([{"tokens": 0} | measured.columns])
 
+    def keep_state(self, tokens: int) -> None:
+        """Leaves the state where recipes that branch off here will find it."""
+        if self._curve is not None:
+            recipe = self.segment.recipe
+            path = self.study.state_path(recipe.state_id(self.segment.corpus_fingerprint, tokens))
+            path.parent.mkdir(exist_ok=True)
+            self.trainer.save(path, tokens, recipe.steps_at(tokens))
+
     def save_if_due(self, tokens: int) -> None:
         if self.world.is_first and self.clock() - self._saved >= self.save_seconds:
             self.save(tokens)

@@ -10,7 +10,7 @@ from pathlib import Path
 from isotune.corpus import Corpus, open_corpus
 from isotune.errors import InputError
 from isotune.recipe import Recipe, Setup
-from isotune.runs import Evaluation, Segment, Study, Trajectory
+from isotune.runs import Evaluation, Segment, Study, Trajectory, octaves
 from isotune.train.attempt import Attempt, Observer
 from isotune.train.execution import Execution, World
 from isotune.train.hold import tidy
@@ -74,6 +74,7 @@ def train_segment(
     """Trains one segment from where its attempt stands, and publishes it."""
     trainer, segment, setup = attempt.trainer, attempt.segment, attempt.segment.recipe.setup
     length, seed = setup.sequence_length, setup.seed
+    kept = {tokens for tokens in octaves(segment.recipe) if tokens < segment.end_tokens}
     if attempt.start_tokens == 0:
         attempt.write_start(measurements.at_start())
     for step in segment.recipe.steps(attempt.start_tokens, segment.end_tokens):
@@ -81,13 +82,16 @@ def train_segment(
         measurements.before(step)
         attempt.add(step, trainer.step(windows, step))
         is_end = step.tokens == segment.end_tokens
-        if attempt.num_pending < STEPS_BETWEEN_ROWS and not measurements.are_due(step, segment) and not is_end:
+        is_due = measurements.are_due(step, segment) or step.tokens in kept
+        if attempt.num_pending < STEPS_BETWEEN_ROWS and not is_due and not is_end:
             continue
         attempt.collect()
         if not attempt.has_diverged:
             attempt.write(measurements.after(step, segment))
         if attempt.has_diverged or is_end:
             break
+        if step.tokens in kept:
+            attempt.keep_state(step.tokens)
         attempt.save_if_due(step.tokens)
         if trainer.world.agreed(should_stop()):
             attempt.save(step.tokens)
