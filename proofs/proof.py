@@ -71,7 +71,7 @@ class Proof:
 
 def code_digest(name: str) -> str:
     """A digest of the rooms that a proof exercises, and of the proof: the version of the code that it proves."""
-    rooms = ("corpus",) if name.startswith("prepare") else ("recipe", "corpus", "model", "runs", "train")
+    rooms = ("corpus",) if name.startswith("prepare") else ("recipe", "corpus", "model", "runs", "measure", "train")
     sources = [path for room in rooms for path in sorted((ROOT / "src" / "isotune" / room).glob("*.py"))]
     sha = hashlib.sha256()
     for path in [*sources, ROOT / "proofs" / "proof.py", ROOT / "proofs" / f"{name}.py"]:

@@ -1,5 +1,6 @@
 """Windows of measured steps: intervals that cover, ratios that refuse, masks and missing values."""
 
+import doctest
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from isotune.errors import InputError
+from isotune.measure import windows
 from isotune.measure.windows import (
     MIN_VALUES,
     after_switch_mask,
@@ -341,3 +343,9 @@ def test_sparse_rows_missing_batches_and_tokens_are_masked_alike():
     counted = steps_of_tokens(tokens, batch, sequence_length=64)
     assert np.diff(counted) == pytest.approx(np.full(29, 10.0))
     assert (after_switch_mask(counted, batch, beta2=0.95) == expected).all()
+
+
+def test_the_examples_give_what_they_show():
+    results = doctest.testmod(windows)
+    assert results.attempted > 0
+    assert results.failed == 0
