@@ -121,7 +121,7 @@ def test_a_study_of_other_numerics(isotune, tiny_recipe, trained):
 
 def test_another_evaluation_than_the_study_has(isotune, tiny_recipe, trained):
     done = isotune("train", tiny_recipe, "--study", "study", "--lr", "2^-9", "--eval-every", "6400")
-    assert_one_sentence(done, "every 3200 tokens", "--eval")
+    assert_one_sentence(done, "every_tokens=3200", "--eval")
 
 
 def test_a_folder_that_is_not_a_study(isotune, tiny_recipe, tmp_path):

@@ -75,10 +75,11 @@ def test_killed_at_any_moment_and_repeated_it_ends_with_the_same_bytes(inputs, e
     kills = 0
     for seconds in [0.3, *(rng.uniform(0.1, 0.9) for _ in range(4))]:
         process = start(inputs, tmp_path / "out")
-        process.stdout.readline()
-        time.sleep(seconds)
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
+        with process:
+            process.stdout.readline()
+            time.sleep(seconds)
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
     assert kills >= 1
     repeat(inputs, tmp_path / "out")
     assert contents(tmp_path / "out") == expected
@@ -86,6 +87,7 @@ def test_killed_at_any_moment_and_repeated_it_ends_with_the_same_bytes(inputs, e
 
 @pytest.mark.parametrize("die_at", ["fsync:1", "fsync:2", "fsync:9", "replace:1", "replace:3", "unlink:1"])
 def test_killed_between_two_writes_and_repeated_it_ends_with_the_same_bytes(inputs, expected, tmp_path, die_at):
-    assert start(inputs, tmp_path / "out", die_at).wait() == -signal.SIGKILL
+    with start(inputs, tmp_path / "out", die_at) as process:
+        assert process.wait() == -signal.SIGKILL
     repeat(inputs, tmp_path / "out")
     assert contents(tmp_path / "out") == expected
