@@ -65,7 +65,7 @@ def noise_curve(trajectory, kind):
     for low, high in PARTS.values():
         for a, b in itertools.pairwise(np.linspace(low, high, BINS_PER_PART + 1)):
             rows = measured & (position > a) & (position <= b)
-            lr, batch, clip = (columns[name][rows] for name in ("learning_rate", "batch_size", "clip_factor"))
+            lr, batch, clip = (columns[name][rows] for name in ("learning_rate", "batch_size", "noise_clip_factor"))
             if kind == "free":
                 values.append(np.mean(lr * columns["root_moment_sum"][rows]) / np.mean(clip))
             else:
@@ -98,10 +98,11 @@ def free_against_meter(trajectory):
     """The free estimator over the metered noise + signal, in the second half of a run."""
     columns = trajectory.columns
     rows = ~np.isnan(columns["precond_noise_trace"]) & (columns["tokens"] > TOKENS / 2)
-    lr, batch, clip = (columns[name][rows] for name in ("learning_rate", "batch_size", "clip_factor"))
+    lr, batch, clip = (columns[name][rows] for name in ("learning_rate", "batch_size", "noise_clip_factor"))
     noise = windows.scaled_noise(columns["precond_noise_trace"][rows], lr, batch, clip)
     signal = windows.scaled_gradient(columns["precond_gradient_sq_norm"][rows], lr, clip)
-    free = float(np.mean(lr * columns["root_moment_sum"][rows]) / np.mean(clip))
+    all_clips = columns["clip_factor"][columns["tokens"] > TOKENS / 2]
+    free = float(np.mean(lr * columns["root_moment_sum"][rows]) / np.mean(all_clips))
     return {
         "free": round(free, 4),
         "noise": round(noise.value, 4),

@@ -66,7 +66,7 @@ def test_a_tenth_of_the_clip_leaves_trajectory_and_reported_noise_unchanged(corp
         assert np.nanmax(columns["clip_factor"]) < 0.1, "clipping is always active"
         rows = ~np.isnan(columns["precond_noise_trace"])
         noise, lr, batch, factor = (
-            columns[name][rows] for name in ("precond_noise_trace", "learning_rate", "batch_size", "clip_factor")
+            columns[name][rows] for name in ("precond_noise_trace", "learning_rate", "batch_size", "noise_clip_factor")
         )
         curves.append(
             {
@@ -81,6 +81,33 @@ def test_a_tenth_of_the_clip_leaves_trajectory_and_reported_noise_unchanged(corp
     assert curves[0]["corrected"] == pytest.approx(curves[1]["corrected"], rel=0.02)
     assert curves[0]["free"] == pytest.approx(curves[1]["free"], rel=0.02)
     assert curves[1]["uncorrected"] == pytest.approx(10 * curves[0]["uncorrected"], rel=0.05)
+
+
+def test_a_probe_of_the_batch_has_its_own_clip_factor(corpus, tmp_path):
+    """The factor that a batch with the probe's gradient would have met: its raw square norm is T / B + g2."""
+    recipe = small_constant(corpus, 40, optimizer=AdamW(clip_norm=1e-2))
+    columns = train(recipe, tmp_path / "study", evaluation=NOISE).columns
+    rows = ~np.isnan(columns["noise_trace_all"])
+    squares = columns["noise_trace_all"][rows] / recipe.batch_size + columns["gradient_sq_norm_all"][rows]
+    np.testing.assert_allclose(columns["noise_clip_factor"][rows], 1e-2 / np.sqrt(squares), rtol=1e-3)
+    assert not np.allclose(columns["noise_clip_factor"][rows], columns["clip_factor"][rows], rtol=1e-3)
+
+
+def test_a_probe_smaller_than_the_batch_goes_with_the_clip_factor_of_the_step(corpus, tmp_path):
+    recipe = small_constant(corpus, 40, batch_size=16, optimizer=AdamW(clip_norm=1e-2))
+    columns = train(recipe, tmp_path / "study", evaluation=NOISE).columns
+    rows = ~np.isnan(columns["noise_trace_all"])
+    assert rows.any()
+    np.testing.assert_allclose(columns["noise_clip_factor"][rows], columns["clip_factor"][rows], rtol=1e-6)
+
+
+def test_a_noise_too_large_for_its_column_is_left_out_and_ends_no_run(corpus, tmp_path, monkeypatch):
+    from isotune.train import noise
+
+    monkeypatch.setattr(noise, "free_noise", lambda optimizer, parameters: 1e39)
+    trajectory = train(small_constant(corpus, 40), tmp_path / "study", evaluation=NOISE)
+    assert trajectory.info.status == "finished"
+    assert "root_moment_sum" not in trajectory.columns and len(trajectory.measured("noise_trace")[0])
 
 
 def test_two_ranks_measure_the_noise_of_their_microbatches(forks, corpus, tmp_path):

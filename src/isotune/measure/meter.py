@@ -44,6 +44,7 @@ class NoiseReading:
     columns: dict[str, float]  # of the scope `hidden` without a suffix, of others with `_<scope>`
     num_samples: int  # K: microbatches of all processes
     batch_size: int  # B: their sequences
+    gradient_norm: float  # of the whole batch's gradient, over all parameters, before clipping
 
 
 class NoiseMeter:
@@ -231,7 +232,8 @@ class NoiseMeter:
         with np.errstate(invalid="ignore"):  # rows whose v is 0 make sums infinite; such columns are left out
             noise = (sample_factor * values[0] - batch_size * values[1]) / (num_samples - 1)
             gradient = values[1] - noise / batch_size
-        return NoiseReading(self._columns(noise, gradient), num_samples, batch_size)
+        norm = float(np.sqrt(values[1, :, 0].sum()))
+        return NoiseReading(self._columns(noise, gradient), num_samples, batch_size, norm)
 
     def _columns(self, noise: np.ndarray, gradient: np.ndarray) -> dict[str, float]:
         columns = {}

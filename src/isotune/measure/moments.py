@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,17 +28,22 @@ class SecondMoment:
         return (self.v / self.bias_correction).sqrt_().add_(self.epsilon)
 
 
-def second_moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, SecondMoment]:
-    """The moments of all parameters that have taken a step; empty for optimizers without `exp_avg_sq`."""
+def second_moments(
+    optimizer: torch.optim.Optimizer, parameters: Collection[Tensor] | None = None
+) -> dict[Tensor, SecondMoment]:
+    """The moments of all parameters, or of these, that have taken a step; empty for optimizers without them."""
+    ids = None if parameters is None else {id(parameter) for parameter in parameters}
     held = [
         (parameter, group, optimizer.state[parameter])
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if "betas" in group and "exp_avg_sq" in optimizer.state.get(parameter, {})
+        if "betas" in group
+        and (ids is None or id(parameter) in ids)
+        and "exp_avg_sq" in optimizer.state.get(parameter, {})
     ]
     if not held:
         return {}
-    steps = torch.stack([torch.as_tensor(state["step"], dtype=torch.float32) for _, _, state in held]).tolist()
+    steps = _numbers([state["step"] for _, _, state in held])
     return {
         parameter: SecondMoment(local(state["exp_avg_sq"]).float(), 1 - group["betas"][1] ** num_steps, group["eps"])
         for (parameter, group, state), num_steps in zip(held, steps, strict=True)
@@ -54,19 +61,23 @@ def free_noise(optimizer: torch.optim.Optimizer, parameters: Collection[Tensor] 
 
     without microbatches, hooks or extra passes, under any parallelism. `parameters` limits it to a scope.
     """
-    moments = second_moments(optimizer)
-    ids = None if parameters is None else {id(parameter) for parameter in parameters}
-    chosen = [moment for parameter, moment in moments.items() if ids is None or id(parameter) in ids]
-    if not chosen:
+    moments = second_moments(optimizer, parameters)
+    if not moments:
         raise InputError(
             "the optimizer holds no second moments of these parameters: use an Adam-like one and take a step first"
         )
-    roots = torch._foreach_sqrt([moment.v for moment in chosen])
-    sums = [root.sum() / moment.bias_correction**0.5 for root, moment in zip(roots, chosen, strict=True)]
-    total = torch.stack(sums).sum()
-    if any(isinstance(p, DTensor) for p in moments) and dist.is_initialized():
-        dist.all_reduce(total)
-    return float(total)
+    sums = torch.stack([root.sum() for root in torch._foreach_sqrt([moment.v for moment in moments.values()])])
+    if dist.is_initialized() and any(isinstance(p, DTensor) for p in moments):
+        dist.all_reduce(sums)
+    values = zip(sums.tolist(), moments.values(), strict=True)
+    return sum(value / math.sqrt(moment.bias_correction) for value, moment in values)
+
+
+def _numbers(steps: Sequence[Any]) -> list[float]:
+    """Counts of steps, which optimizers keep as numbers or as tensors; from a GPU in one transfer."""
+    if any(isinstance(step, Tensor) and step.is_cuda for step in steps):
+        return [float(step) for step in torch.stack([torch.as_tensor(step).float().cuda() for step in steps]).tolist()]
+    return [float(step) for step in steps]
 
 
 def local(tensor: Tensor) -> Tensor:

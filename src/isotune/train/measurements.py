@@ -37,7 +37,8 @@ class Measurements:
 
     def after(self, step: Step, segment: Segment) -> Measured:
         measured = self._evaluator.after(step, segment)
-        return Measured(measured.columns | self._noise.after(step), measured.window_losses)
+        noise = self._noise.after(step, segment.recipe.setup.seed)
+        return Measured(measured.columns | noise, measured.window_losses)
 
 
 def make_plan(asked: Mapping[str, int], corpus: Corpus, sequence_length: int) -> Evaluation:

@@ -15,6 +15,7 @@ from isotune.train.trainer import Trainer
 
 # Added to the seed: a probe reads the training text in an order of its own, so the run's own order stays untouched.
 PROBE_STREAM = 2**32
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class NoiseObserver:
@@ -41,27 +42,37 @@ class NoiseObserver:
             self.trainer.meter = self._meter
             self._meter.arm()
 
-    def after(self, step: Step) -> Row:
-        """The noise columns of this step; none if it is not due."""
+    def after(self, step: Step, seed: int) -> Row:
+        """The noise columns of this step of a run with this seed; none if it is not due."""
         if not self.is_due(step):
             return {}
-        reading = self.trainer.reading if self._has_microbatches(step) else self._probe(step)
+        trainer = self.trainer
+        reading = trainer.reading if self._has_microbatches(step) else self._probe(step, seed)
         assert reading is not None
-        columns = {**reading.columns, "root_moment_sum": free_noise(self.trainer.optimizer, self._hidden)}
-        return {name: np.float32(value) for name, value in columns.items()}
+        is_of_batch = reading.batch_size == step.batch_size
+        columns = reading.columns | {
+            "noise_clip_factor": trainer.clip_factor(reading.gradient_norm if is_of_batch else trainer.gradient_norm),
+            "root_moment_sum": free_noise(trainer.optimizer, self._hidden),
+        }
+        # Stored in single precision, where a sum over rows with tiny moments may have no place.
+        return {name: np.float32(value) for name, value in columns.items() if abs(value) <= LARGEST}
 
     def _has_microbatches(self, step: Step) -> bool:
         world = self.trainer.world
         return self.trainer.execution.micro_batches(step.batch_size, world) * world.size >= 2
 
-    def _probe(self, step: Step) -> NoiseReading:
-        """A reading on fresh sequences: the k-th point of the grid reads the k-th stretch of the probe's stream."""
-        trainer, count = self.trainer, self.plan.noise_sequences
-        first = step.tokens // self.plan.noise_every_tokens * count
-        setup = trainer.setup
-        windows = self.corpus.sequences(
-            first, count, sequence_length=setup.sequence_length, seed=setup.seed + PROBE_STREAM
-        )
+    def _probe(self, step: Step, seed: int) -> NoiseReading:
+        """A reading on fresh sequences: the k-th point of the grid reads the k-th stretch of the probe's stream.
+
+        A batch that is not too large is probed at its own size: a large gradient is the one that is clipped, so noise
+        must meet the clip factor of its own batch.
+        """
+        trainer, size = self.trainer, step.batch_size
+        fits = size <= self.plan.noise_sequences and size % self._num_probes == 0
+        count = size if fits else self.plan.noise_sequences
+        first = step.tokens // self.plan.noise_every_tokens * self.plan.noise_sequences
+        length = trainer.setup.sequence_length
+        windows = self.corpus.sequences(first, count, sequence_length=length, seed=seed + PROBE_STREAM)
         return trainer.probe(self._meter, windows, micro_batch_size=count // self._num_probes)
 
     @property

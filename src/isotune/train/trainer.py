@@ -35,6 +35,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, setup)
         self.meter: NoiseMeter | None = None  # watches the microbatches of the next step
         self.reading: NoiseReading | None = None  # what it saw at the last one
+        self.gradient_norm = torch.zeros(())  # of the last step, before clipping
         self._loss = self._compiled(_TrainingLoss(self.model, setup.precision))
         self._evaluate = self._compiled(_SequenceLosses(self.model, setup.precision))
 
@@ -68,11 +69,14 @@ class Trainer:
             loss += part.detach()
         self.world.average_gradients(self.parameters)
         self.reading = None if self.meter is None else self.meter.measure()
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.setup.optimizer.clip_norm)
+        norm = self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters, self.setup.optimizer.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        factor = (self.setup.optimizer.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
-        return torch.stack((loss, norm, factor))
+        return torch.stack((loss, norm, self._clip_factors(norm)))
+
+    def clip_factor(self, gradient_norm: float | Tensor) -> float:
+        """What a gradient of this norm is multiplied with."""
+        return float(self._clip_factors(torch.as_tensor(gradient_norm)))
 
     def probe(self, meter: NoiseMeter, windows: np.ndarray, micro_batch_size: int) -> NoiseReading:
         """The noise of these sequences' gradients; the state stays as it is."""
@@ -86,6 +90,9 @@ class Trainer:
             losses = [self._evaluate(batch) for batch in part.split(EVALUATION_BATCH) if len(batch)]
         own = torch.cat(losses) if losses else torch.zeros(0)
         return self.world.gathered(own).cpu().numpy()
+
+    def _clip_factors(self, norm: Tensor) -> Tensor:
+        return (self.setup.optimizer.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
 
     def _to_device(self, windows: np.ndarray) -> Tensor:
         largest, known = int(windows.max(initial=0)), self.setup.model.vocabulary_size
