@@ -36,6 +36,15 @@ def segment_ending_at(study, steps, start=None):
     raise AssertionError
 
 
+def trunk_part_ending_at(study, steps):
+    for path in study.glob("segments/*/segment.json"):
+        value = json.loads(path.read_text())
+        is_constant = not isinstance(value["recipe"]["phases"][-1]["learning_rate"], dict)
+        if value["end"]["tokens"] == steps * 64 and is_constant:
+            return path.parent
+    raise AssertionError
+
+
 def follow(message):
     """Deletes the file or folder that the message says to delete."""
     path = Path(re.search(r"delete (?:the folder )?(\S*/\S+?),? and repeat", message)[1])
@@ -71,8 +80,14 @@ def test_a_curve(corpus, original, study, damage):
 
 @pytest.mark.parametrize("damage", [cut_in_half, put_garbage, put_other_json, Path.unlink])
 def test_the_description_of_a_segment(corpus, original, study, damage):
-    damage(segment_ending_at(study, 80, start=40) / "segment.json")  # the trunk's second part or the first decay
+    damage(trunk_part_ending_at(study, 80) / "segment.json")
     check(corpus, original, study)
+
+
+def test_a_segment_that_a_recipe_does_not_need_is_not_in_its_way(corpus, original, study):
+    put_garbage(trunk_part_ending_at(study, 80) / "segment.json")
+    shorter = small_wsd(corpus, 80)
+    assert rows(train(shorter, study)) == rows(Study.open(original).trajectory(shorter))
 
 
 def test_a_segment_in_another_segments_folder(corpus, original, study):

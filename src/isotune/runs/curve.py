@@ -14,6 +14,8 @@ from isotune.errors import InputError
 
 Row = dict[str, Any]
 
+LONGEST_ROW_BYTES = 1 << 16  # a row with the norms of some hundred matrices has a few thousand
+
 
 class CurveWriter:
     """Appends rows to a file, first cutting whatever lies beyond the state it continues from."""
@@ -50,6 +52,20 @@ def read_rows(path: Path) -> list[Row]:
             raise damaged(path, f"in line {number}")
         rows.append(row)
     return rows
+
+
+def last_tokens(path: Path) -> int:
+    """The position of the last whole row, read off the end of the file; -1 if there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_ROW_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return -1
+    try:
+        return int(json.loads(lines[-2])["tokens"]) if len(lines) > 1 else -1
+    except (ValueError, KeyError, TypeError):
+        return -1
 
 
 def damaged(path: Path, where: str) -> InputError:

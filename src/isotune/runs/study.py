@@ -130,6 +130,14 @@ class SegmentRecord:
     folder: Path
     diverged_at_tokens: int | None = None
     numerics: Numerics | None = None
+    curve_bytes: int | None = None  # None in studies that did not note it
+
+    def require_whole(self) -> None:
+        """Refuses a curve that is not as long as when it was published; `rows` looks closer."""
+        path = self.folder / "curve.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        if self.curve_bytes not in (None, size):
+            raise damaged(path, f"(it has {size} of {self.curve_bytes} bytes)")
 
     def rows(self) -> list[Row]:
         """The rows of its curve: all of them, unless it is still being trained."""
@@ -169,6 +177,7 @@ class Study:
         self.numerics = Numerics(**description["numerics"])
         self._records: dict[str, SegmentRecord] = {}
         self._families: dict[tuple[object, ...], list[SegmentRecord]] = {}
+        self._damaged: dict[str, InputError] = {}
 
     # Making and opening
 
@@ -208,7 +217,7 @@ class Study:
         """Whether nothing foreign is in the folder: a study killed at its very beginning is not foreign."""
         if not folder.exists():
             return True
-        own = ("segments", "states", "attempts")
+        own = ("segments", "states", "attempts", "claims", "drivers", "plans")
         return folder.is_dir() and all(p.name in own or p.match(".study.json.*.part") for p in folder.iterdir())
 
     def require_root(self, setup: Setup, fingerprint: str) -> None:
@@ -224,9 +233,15 @@ class Study:
     # Reading
 
     def records(self) -> list[SegmentRecord]:
-        """All published segments."""
-        self._read_new_records()
+        """All published segments; an error if one cannot be read."""
+        for error in self.damaged().values():
+            raise error
         return list(self._records.values())
+
+    def damaged(self) -> dict[str, InputError]:
+        """What is wrong with which published segment: a description that cannot be read, a curve that was cut."""
+        self._read_new_records()
+        return dict(self._damaged)
 
     def attempts(self) -> list[SegmentRecord]:
         """Segments that are being trained, or whose training was interrupted."""
@@ -251,6 +266,11 @@ class Study:
         leaves = {r.segment.end_state: r.segment.recipe for r in records if r.segment.end_state not in continued}
         return list(leaves.values())
 
+    def reached(self, recipe: Recipe) -> tuple[int, bool]:
+        """How many tokens of this recipe are published, and whether it is known to diverge."""
+        path = self._path(recipe)
+        return (path[-1].usable_end(recipe), path[-1].diverges_on(recipe)) if path else (0, False)
+
     def trajectory(self, recipe: Recipe) -> Trajectory:
         """All rows of this recipe, found by walking its prefix; status `running` if some are missing."""
         rows: list[Row] = []
@@ -261,6 +281,7 @@ class Study:
             position, diverged = end, record.diverges_on(recipe)
         status: Status = "diverged" if diverged else "finished" if position >= recipe.tokens else "running"
         if status == "running":
+            self.missing(recipe)  # refuses if what is missing is there, but damaged
             rows += self._running_rows(recipe, position)
         table = columns(rows)
         table.setdefault("tokens", np.zeros(0, dtype=np.int64))
@@ -269,11 +290,12 @@ class Study:
 
     def missing(self, recipe: Recipe) -> list[Segment]:
         """The segments that must be trained for this recipe, in order: none if it is finished or known to diverge."""
-        path = self._path(recipe)
-        reached = path[-1].usable_end(recipe) if path else 0
-        if reached >= recipe.tokens or (path and path[-1].diverges_on(recipe)):
+        reached, diverges = self.reached(recipe)
+        if reached >= recipe.tokens or diverges:
             return []
-        start = max(tokens for tokens in self._positions(recipe) if tokens <= reached and self._rests(recipe, tokens))
+        for error in self._damaged.values():  # what is missing may be there, but unreadable
+            raise error
+        start = max(tokens for tokens in self.positions(recipe) if tokens <= reached and self._rests(recipe, tokens))
         ends = [end for end in _phase_ends(recipe) if end > start]
         return [self.segment(recipe, a, b) for a, b in zip([start, *ends], ends, strict=False)]
 
@@ -306,6 +328,7 @@ class Study:
             "recipe": recipe_to_table(segment.recipe),
             "status": status,
             "diverged_at_tokens": diverged_at_tokens,
+            "curve_bytes": None if status == "running" else (folder / "curve.jsonl").stat().st_size,
             "numerics": dataclasses.asdict(numerics),
             "study": self.description,  # should study.json get lost
         }
@@ -360,7 +383,7 @@ class Study:
             furthest = max(furthest, rows, key=len)
         return furthest
 
-    def _positions(self, recipe: Recipe) -> set[int]:
+    def positions(self, recipe: Recipe) -> set[int]:
         """Where states of this recipe may lie: the ends of its segments, and its octaves."""
         ends = {0, *octaves(recipe)}
         for record in self._relatives(recipe):
@@ -380,9 +403,16 @@ class Study:
         """Reads what was published since; a segment never changes once it is there."""
         folder = self.folder / "segments"
         for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-            if name not in self._records and (folder / name).is_dir():
-                record = self._records[name] = self.read_record(folder / name)
-                self._families.setdefault(_family(record.segment.recipe), []).append(record)
+            if name in self._records or name in self._damaged or not (folder / name).is_dir():
+                continue
+            try:
+                record = self.read_record(folder / name)
+                record.require_whole()
+            except InputError as error:
+                self._damaged[name] = error
+                continue
+            self._records[name] = record
+            self._families.setdefault(_family(record.segment.recipe), []).append(record)
 
     def read_record(self, folder: Path) -> SegmentRecord:
         """The segment in this folder, published or not."""
@@ -393,7 +423,9 @@ class Study:
             recipe = recipe_from_table(value["recipe"], str(path))
             segment = Segment(recipe, value["start"]["tokens"], self.corpus_fingerprint)
             numerics = Numerics(**value["numerics"])
-            record = SegmentRecord(segment, value["status"], folder, value["diverged_at_tokens"], numerics)
+            record = SegmentRecord(
+                segment, value["status"], folder, value["diverged_at_tokens"], numerics, value.get("curve_bytes")
+            )
             is_sound = segment.id == _segment_id(folder) and record.status in get_args(Status)
         except (KeyError, TypeError, InputError) as error:
             raise InputError(f"{path} is damaged ({error!r}): {remedy}") from None

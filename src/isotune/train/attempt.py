@@ -36,6 +36,7 @@ class Attempt:
         observers: Sequence[Observer],
         save_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        patience_seconds: float = 0.0,
     ):
         self.study, self.segment, self.trainer, self.numerics = study, segment, trainer, numerics
         self.observers, self.save_seconds, self.clock = observers, save_seconds, clock
@@ -43,11 +44,14 @@ class Attempt:
         self.diverged_at_tokens: int | None = None
         self._pending: list[tuple[Step, Tensor]] = []
         self._rows: list[tuple[Step, Row]] = []
-        self._hold: Hold | None = take(study, segment, numerics) if self.world.is_first else None
+        self.is_published = False
+        self.repeated_tokens = 0  # trained before, but lost by a kill after the last state
+        self._hold: Hold | None = take(study, segment, numerics, patience_seconds) if self.world.is_first else None
         self._curve: CurveWriter | None = None
         try:
             self.folder: Path = self.world.agreed(self._hold and self._hold.folder)
             self.start_tokens: int = self.world.agreed(self._resume_position())
+            self.reached_tokens = self.start_tokens
             self._load()
             if self.world.is_first:
                 keep_through = self.start_tokens if self._has_own_state() else -1
@@ -97,6 +101,8 @@ class Attempt:
             for observer in self.observers:
                 for step, row in self._rows:
                     observer(step, row)
+            if self._rows:
+                self.reached_tokens = self._rows[-1][0].tokens
         self._rows.clear()
 
     def write_start(self, measured: Measured) -> None:
@@ -143,7 +149,7 @@ class Attempt:
                 self._own_state.unlink(missing_ok=True)
             else:
                 self.study.keep_state(self._own_state, self.segment.end_state)
-            publish(self.study, self.segment, self._hold)
+            self.is_published = publish(self.study, self.segment, self._hold)
         self.world.agreed(None)  # the others go on only when the state is there
 
     def close(self) -> None:
@@ -162,9 +168,10 @@ class Attempt:
             return 0
         tokens = state_tokens(self._own_state)
         rows = read_rows(self.folder / "curve.jsonl")
-        if tokens > self.segment.start_tokens and any(row["tokens"] == tokens for row in rows):
-            return tokens
-        return self.segment.start_tokens
+        if tokens <= self.segment.start_tokens or not any(row["tokens"] == tokens for row in rows):
+            tokens = self.segment.start_tokens
+        self.repeated_tokens = max(0, rows[-1]["tokens"] - tokens) if rows else 0
+        return tokens
 
     def _load(self) -> None:
         if self._has_own_state():

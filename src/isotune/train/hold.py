@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,33 +34,54 @@ class Hold:
             self._descriptor = None
 
 
-def take(study: Study, segment: Segment, numerics: Numerics) -> Hold:
-    """The furthest attempt at this segment that no living process holds, or a new one.
+def take(study: Study, segment: Segment, numerics: Numerics, patience_seconds: float = 0.0) -> Hold:
+    """The furthest attempt at this segment that no living process holds; else a new one, which begins where the
+    furthest held one had its last state.
 
-    Attempts with other numerics are left alone: a segment has one kind.
+    Whoever knows that a holder is on its way out (its driver died, its claim was taken over) waits with
+    `patience_seconds` for it to let go. Attempts with other numerics are left alone: a segment has one kind.
     """
-    with _alone(study):
-        described = [folder for folder in study.interrupted(segment) if (folder / "segment.json").exists()]
-        suitable = [folder for folder in described if study.read_record(folder).numerics == numerics]
-        free = [hold for folder in suitable if (hold := _hold(folder)) is not None]
-        best = max(free, key=lambda hold: state_tokens(hold.folder / STATE), default=None)
-        for hold in free:
-            if hold is not best:
-                hold.release()
-        if best is not None:
-            remove_parts(best.folder)
-            return best
-        folder = study.new_attempt(segment, numerics)
-        return _hold(folder) or Hold(folder, None)
+    patient_until = time.monotonic() + patience_seconds
+    while True:
+        with _alone(study):
+            others = [folder for folder in study.interrupted(segment) if _has_numerics(study, folder, numerics)]
+            furthest = max(map(_position, others), default=-1)
+            for folder in others:
+                if _position(folder) == furthest and (hold := _hold(folder)) is not None:
+                    remove_parts(folder)
+                    return hold
+            if not others or time.monotonic() >= patient_until:
+                return _begin(study, segment, numerics, others)
+        time.sleep(0.1)
 
 
-def publish(study: Study, segment: Segment, hold: Hold) -> None:
-    """Makes the attempt the segment, or gives it up if another was first."""
+def publish(study: Study, segment: Segment, hold: Hold) -> bool:
+    """Makes the attempt the segment; gives it up, and says False, if another was first."""
     with _alone(study):
         (hold.folder / LOCK).unlink(missing_ok=True)
-        study.publish(hold.folder, segment.id)
+        is_first = study.publish(hold.folder, segment.id)
         hold.release()
     tidy(study)
+    return is_first
+
+
+def _has_numerics(study: Study, folder: Path, numerics: Numerics) -> bool:
+    return (folder / "segment.json").exists() and study.read_record(folder).numerics == numerics
+
+
+def _begin(study: Study, segment: Segment, numerics: Numerics, others: list[Path]) -> Hold:
+    """A new attempt, with the last state and the rows of the furthest of the others."""
+    folder = study.new_attempt(segment, numerics)
+    furthest = max(others, key=_position, default=None)
+    if furthest is not None and _position(furthest) >= 0:
+        with suppress(FileNotFoundError):  # it was published meanwhile
+            for name in (STATE, "curve.jsonl"):  # the state first: rows reach at least as far
+                shutil.copyfile(furthest / name, folder / name)
+    return _hold(folder) or Hold(folder, None)
+
+
+def _position(folder: Path) -> int:
+    return state_tokens(folder / STATE)
 
 
 def tidy(study: Study) -> None:
