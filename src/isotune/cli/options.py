@@ -44,7 +44,7 @@ def load_recipe(name: str, overrides: dict[str, Any]) -> Recipe:
     if overrides.get("batch_size") is not None:
         schedule = parse_batch_schedule(overrides["batch_size"])
         overrides = overrides | {"batch_size": schedule[0][1] if len(schedule) == 1 else overrides["batch_size"]}
-    return read_recipe(_find(name), overrides)
+    return read_recipe(find_recipe(name), overrides)
 
 
 def recipe_overrides(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def recipe_overrides(arguments: dict[str, Any]) -> dict[str, Any]:
     return {entry: arguments.pop(entry) for entry, _ in _OVERRIDES.values()}
 
 
-def _find(name: str) -> Path:
-    if Path(name).exists() or "/" in name or name.endswith(".toml"):
+def find_recipe(name: str) -> Path:
+    """The file of a recipe or sweep: a path, or the name of a shipped one."""
+    if Path(name).is_file() or "/" in name or name.endswith(".toml"):
         return Path(name)
-    for folder in _SHIPPED:
-        if (folder / f"{name}.toml").exists():
-            return folder / f"{name}.toml"
-    shipped = sorted(path.stem for folder in _SHIPPED for path in folder.glob("*.toml"))
-    raise InputError(f"there is no recipe {name!r}: give a TOML file or one of {', '.join(shipped)}")
+    shipped = {path.stem: path for folder in reversed(_SHIPPED) for path in folder.glob("**/*.toml")}
+    if name in shipped:
+        return shipped[name]
+    raise InputError(f"there is no recipe {name!r}: give a TOML file or one of {', '.join(sorted(shipped))}")

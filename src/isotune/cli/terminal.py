@@ -82,6 +82,32 @@ class ProgressLine:
             self._console.print(line.strip(), highlight=False, soft_wrap=True)
 
 
+class StatusLine:
+    """A text that changes: in place on a terminal, as a new line every few seconds elsewhere."""
+
+    def __init__(self, *, quiet: bool = False):
+        self._console = Console(stderr=True)
+        is_live = not quiet and self._console.is_terminal
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if is_live else None
+        self._quiet, self._shown = quiet, time.monotonic()
+
+    def __enter__(self) -> StatusLine:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, text: str) -> None:
+        if self._live:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif not self._quiet and time.monotonic() - self._shown >= LINE_SECONDS:
+            self._shown = time.monotonic()
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
 _SHOWN = {"train_loss": "loss", "val_loss": "val"}
 
 
@@ -137,6 +163,15 @@ def format_seconds(seconds: float) -> str:
     if seconds < 2 * 86400:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
     return f"{seconds / 86400:,.0f} days"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size in the largest fitting unit: "1.6 MB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.3g} TB"
 
 
 def _smooth(tokens: np.ndarray, values: np.ndarray, num_points: int = 160) -> tuple[np.ndarray, np.ndarray]:

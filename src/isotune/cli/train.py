@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from isotune.cli.execution import evaluation_of, make_execution, stop_on_signals, with_execution
 from isotune.cli.options import load_recipe, recipe_overrides, with_recipe
 from isotune.cli.terminal import ProgressLine, draw_curve
-from isotune.errors import InputError
 from isotune.integrations import LOGGERS, open_logger
-from isotune.recipe import Recipe, format_number, format_tokens, parse_tokens
+from isotune.recipe import Recipe, format_number, format_tokens
 from isotune.runs import Segment, Study, Trajectory
 
 
 @click.command()
 @with_recipe
 @click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/<recipe's name>].")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
-@click.option("--compile/--no-compile", "compiled", default=False, help="Compile the model (needs g++ on a CPU).")
-@click.option("--threads", default=1, show_default=True, help="CPU threads of this process.")
-@click.option("--micro-batch-size", type=int, help="Sequences at once [default: the whole batch].")
-@click.option("--eval-every", help="Tokens between evaluations, 0 for none [default: at most 5 % of the time].")
-@click.option("--eval-windows", type=int, help="Held-out windows of an evaluation [default: 512].")
-@click.option("--final-windows", type=int, help="Held-out windows at the end of a decay [default: 4096].")
-@click.option("--noise-every", help="Tokens between measurements of noise, 0 for none [default: 1 % of the time].")
-@click.option("--noise-sequences", type=int, help="Sequences of a noise probe [default: 8].")
-@click.option("--save-seconds", default=60.0, show_default=True, help="Seconds between states to continue from.")
+@with_execution
 @click.option("--log", "loggers", multiple=True, type=click.Choice(sorted(LOGGERS)), help="Also log live to this tool.")
-@click.option("--allow-mixed-numerics", is_flag=True, help="Continue a study that other numerics began.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def train(recipe_name: str, study: Path | None, quiet: bool, loggers: tuple[str, ...], **arguments: Any) -> None:
     """Train RECIPE, a TOML file or a shipped recipe such as nano-wsd.
@@ -42,18 +30,13 @@ def train(recipe_name: str, study: Path | None, quiet: bool, loggers: tuple[str,
     """
     recipe = load_recipe(recipe_name, recipe_overrides(arguments))
     folder = study or Path("studies") / Path(recipe_name).stem
-    with _torch(arguments["threads"]):
-        from isotune.train import Execution, Stopped, World
-        from isotune.train import train as run
-    execution = Execution(
-        device=arguments["device"] or _default_device(),
-        compiled=arguments["compiled"],
-        threads=arguments["threads"],
-        micro_batch_size=arguments["micro_batch_size"],
-    )
+    execution = make_execution(arguments)
+    from isotune.train import Stopped, World
+    from isotune.train import train as run
+
     world = World(execution.device)
     quiet = quiet or not world.is_first
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(ProgressLine(unit="tokens", quiet=quiet))
         observers: list[Any] = [progress]
@@ -70,7 +53,7 @@ def train(recipe_name: str, study: Path | None, quiet: bool, loggers: tuple[str,
                 recipe,
                 folder,
                 execution=execution,
-                evaluation=_evaluation(arguments),
+                evaluation=evaluation_of(arguments),
                 observers=observers,
                 on_plan=on_plan,
                 save_seconds=arguments["save_seconds"],
@@ -112,49 +95,3 @@ def _plan(recipe: Recipe, study: Study, segments: list[Segment]) -> str:
     known = f" ({format_tokens(there)} of {format_tokens(recipe.tokens)} are there already)" if there else ""
     model = f"{format_tokens(recipe.setup.model.num_parameters)} parameters"
     return f"training {format_tokens(missing)} tokens{known}, {model}, corpus {study.corpus_name}, into {study.folder}"
-
-
-def _evaluation(arguments: dict[str, Any]) -> dict[str, int]:
-    """What was asked for of the evaluation; the rest is the study's or the default."""
-    asked = {
-        "every_tokens": _tokens("--eval-every", arguments["eval_every"]),
-        "windows": arguments["eval_windows"],
-        "final_windows": arguments["final_windows"],
-        "noise_every_tokens": _tokens("--noise-every", arguments["noise_every"]),
-        "noise_sequences": arguments["noise_sequences"],
-    }
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _tokens(option: str, value: str | None) -> int | None:
-    return None if value is None else parse_tokens(option, value)
-
-
-@contextlib.contextmanager
-def _torch(threads: int) -> Any:
-    """Imports of torch, after telling OpenMP how many threads it may start."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InputError(f"training needs {error.name}: pip install 'isotune[train]'") from None
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _stop_on_signals() -> list[int]:
-    """A list that Ctrl-C or a scheduler's SIGTERM fills; training looks at it between steps."""
-    received: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if received:  # asked twice: at once
-            sys.exit(128 + number)
-        received.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return received

@@ -15,7 +15,7 @@ from isotune.sweep.claims import Claim, Claims
 from isotune.sweep.executors import Executor
 from isotune.sweep.outcomes import SETTLED, WORTH_RETRYING, Outcome
 from isotune.sweep.plan import Plan, Task
-from isotune.sweep.training import Job
+from isotune.sweep.training import Job, is_there
 from isotune.train import Execution
 
 State = Literal["done", "diverged", "failed", "blocked", "running", "elsewhere", "waiting"]
@@ -174,7 +174,7 @@ class Driver:
         if claim is None:
             self._states[id(task)] = "elsewhere"
             return False
-        if self.study.has(task.segment.id):  # published between our last look and our claim
+        if is_there(self.study, task.segment, task.is_repeated):  # published between our last look and our claim
             self.claims.release(claim)
             return False
         job = Job(
@@ -182,6 +182,7 @@ class Driver:
             segment=task.segment,
             execution=self.execution,
             stop_file=str(claim.stop_file.absolute()),
+            is_repeated=task.is_repeated,
             save_seconds=self.limits.save_seconds,
             patience_seconds=self.limits.patience_seconds,
         )
@@ -250,7 +251,7 @@ class Driver:
         """Takes note of what other drivers have published."""
         for task in list(self._open):
             assert task.segment is not None
-            if task.segment.id not in self._running and self.study.has(task.segment.id):
+            if task.segment.id not in self._running and is_there(self.study, task.segment, task.is_repeated):
                 self._take_over_published(task)
 
     def _take_over_published(self, task: Task) -> None:

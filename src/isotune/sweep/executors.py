@@ -28,3 +28,25 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Ends all processes; jobs that still run save their states if they can."""
+
+
+class Idle:
+    """The executor of a sweep that has nothing to train."""
+
+    def num_free(self) -> int:
+        return 0
+
+    def submit(self, key: str, job: Job) -> None:
+        raise AssertionError("nothing can begin here")
+
+    def poll(self, seconds: float) -> list[tuple[str, Outcome]]:
+        return []
+
+    def kill(self, key: str) -> None:
+        pass
+
+    def problem(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass

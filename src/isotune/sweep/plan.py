@@ -22,6 +22,7 @@ class Task:
     status: TaskStatus
     segment: Segment | None = None  # to train, if it is missing
     parent: Task | None = None  # its missing predecessor, without which it cannot begin
+    is_repeated: bool = False  # its rows are published, but a state that is needed is gone
     reason: str = ""  # what is wrong, if it is damaged
 
     @property
@@ -112,6 +113,7 @@ def _decide(node: Node, tasks: dict[int, Task], is_wanted: bool, view: _View) ->
     if not lacks_state and (task.status == "there" or not is_wanted):
         task.status = "there"
         return
+    task.is_repeated = task.status == "there"
     task.status = "missing"
     task.segment = view.segment(node, view.best_start(node))
     task.reason = view.damage(task.segment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from isotune.corpus import open_corpus
@@ -13,7 +13,7 @@ from isotune.recipe import Recipe
 from isotune.runs import Evaluation, Study
 from isotune.sweep.claims import STALE_SECONDS, Claims
 from isotune.sweep.driver import Driver, Limits, Progress, SweepResult
-from isotune.sweep.executors import Executor
+from isotune.sweep.executors import Executor, Idle
 from isotune.sweep.local import LocalExecutor
 from isotune.sweep.plan import Plan, make_plan
 from isotune.sweep.plans import remember
@@ -47,9 +47,13 @@ def run_sweep(
     plan = make_plan(recipes, study, is_in_table)
     remember(study, plan.recipes)
     on_plan(study, plan)
-    claims = Claims(study.folder, stale_seconds=stale_seconds)
-    with contextlib.closing(claims), _closing((make_executor or local_workers())(study, execution, claims.driver)) as e:
-        return Driver(study, plan, e, claims, execution, limits or Limits()).run(should_stop, on_progress)
+    with contextlib.ExitStack() as stack:
+        claims = stack.enter_context(contextlib.closing(Claims(study.folder, stale_seconds=stale_seconds)))
+        executor: Executor = Idle()
+        if plan.missing:
+            executor = (make_executor or local_workers())(study, execution, claims.driver)
+            stack.callback(executor.close)
+        return Driver(study, plan, executor, claims, execution, limits or Limits()).run(should_stop, on_progress)
 
 
 def local_workers(num_workers: int | None = None) -> MakeExecutor:
@@ -91,11 +95,3 @@ def _num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-@contextlib.contextmanager
-def _closing(executor: Executor) -> Iterator[Executor]:
-    try:
-        yield executor
-    finally:
-        executor.close()

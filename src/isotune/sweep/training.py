@@ -30,6 +30,7 @@ class Job:
     segment: Segment
     execution: Execution
     stop_file: str
+    is_repeated: bool = False  # published before; only its final state is wanted
     save_seconds: float = 60.0
     patience_seconds: float = 0.0
 
@@ -70,7 +71,7 @@ class Workbench:
 
     def _train(self, job: Job, should_stop: Callable[[], bool], began: float) -> Outcome:
         study, segment = self._open(job), job.segment
-        if study.has(segment.id):
+        if is_there(study, segment, job.is_repeated):
             return Outcome("lost", "another driver was faster")
         trainer, measurements, corpus = self._trainer_for(job, study)
         numerics = job.execution.numerics(trainer.world)
@@ -82,7 +83,7 @@ class Workbench:
         try:
             train_segment(attempt, measurements, corpus, should_stop)
             outcome = Outcome("diverged" if attempt.has_diverged else "finished")
-            if not attempt.is_published:
+            if not attempt.is_published and not job.is_repeated:
                 outcome = Outcome("lost", "another driver was faster")
         except Stopped:
             pass
@@ -113,6 +114,13 @@ class Workbench:
             self._measurements = Measurements(self._trainer, self._corpus, study.evaluation)
             self._key = key
         return self._trainer, self._measurements, self._corpus
+
+
+def is_there(study: Study, segment: Segment, is_repeated: bool) -> bool:
+    """Whether somebody has trained what is wanted of this segment: its rows, or its state again."""
+    if is_repeated:
+        return study.state_path(segment.end_state).exists()
+    return study.has(segment.id)
 
 
 def _open_same_corpus(setup: Setup, study: Study) -> Corpus:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isotune.errors import InputError
-from isotune.recipe import Phase, Recipe, format_tokens
+from isotune.recipe import Phase, Recipe, format_number, format_tokens
 
 
 @dataclass(eq=False)
@@ -41,7 +41,8 @@ class Node:
         recipe, phase = self.recipe, self.recipe.phases[-1]
         decay = " (decay)" if phase.ends_a_decay else ""
         return (
-            f"LR {recipe.learning_rate:.4g} WD {recipe.weight_decay:.4g} batch {phase.batch_size} "
+            f"LR {format_number(recipe.learning_rate)} WD {format_number(recipe.weight_decay)} "
+            f"batch {phase.batch_size} "
             f"seed {recipe.setup.seed}, {format_tokens(self.start_tokens)} to {format_tokens(self.end_tokens)}{decay}"
         )
 
