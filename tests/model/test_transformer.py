@@ -209,3 +209,14 @@ def test_compiled_losses_and_gradients_equal_the_eager_ones():
     torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(gradient, reference[name], rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_a_perturbation_moves_every_matrix_by_that_many_standard_deviations():
+    plain, moved = initialized(), initialized(init=Init(perturbation=1e-3))
+    for (name, a), b in zip(plain.named_parameters(), moved.parameters(), strict=True):
+        if a.ndim < 2:
+            assert torch.equal(a, b)
+            continue
+        weights, moves = a.detach().flatten(), (b - a).detach().flatten()
+        assert float(moves.std() / weights.std()) == pytest.approx(1e-3, rel=0.2), name
+        assert abs(float(torch.corrcoef(torch.stack((weights, moves)))[0, 1])) < 0.3, "a multiple of the weights"

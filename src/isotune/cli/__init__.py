@@ -11,6 +11,8 @@ import click
 from isotune.cli.prepare import prepare
 from isotune.cli.recipe import recipe
 from isotune.cli.runs import runs
+from isotune.cli.sweep import sweep
+from isotune.cli.table import table
 from isotune.cli.train import train
 from isotune.errors import InputError
 
@@ -24,7 +26,7 @@ def isotune() -> None:
     """Which learning rate, weight decay and batch size?"""
 
 
-for command in (train, prepare, recipe, runs):
+for command in (train, sweep, prepare, recipe, runs, table):
     isotune.add_command(command)
 
 

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 
 from isotune.recipe import Init, ModelShape
 
+# Added to the seed of the initial weights, modulo 2^32, of which a CPU's generator sees no more: a perturbation must not
+# be a multiple of the weights.
+PERTURBATION_STREAM = 0x9E3779B9
+
 
 class Transformer(nn.Module):
     """Windows of tokens -> logits or losses."""
@@ -64,14 +68,18 @@ class Transformer(nn.Module):
     def initialize(self, init: Init, seed: int) -> None:
         """Draws all weights from the seed, on the CPU, so that every device starts from the same numbers."""
         generator = torch.Generator().manual_seed(seed)
+        moves = torch.Generator().manual_seed((seed + PERTURBATION_STREAM) % 2**32)
         output_std = init.std / (2 * self.shape.num_layers) ** 0.5
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.ndim < 2:
                     parameter.fill_(1.0)
                     continue
-                std = output_std if name.endswith(("attention_out.weight", "down.weight")) else init.std
-                draw = torch.empty(parameter.shape).normal_(0.0, std * init.scale, generator=generator)
+                is_output = name.endswith(("attention_out.weight", "down.weight"))
+                std = init.scale * (output_std if is_output else init.std)
+                draw = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
+                if init.perturbation:
+                    draw += torch.empty(parameter.shape).normal_(0.0, init.perturbation * std, generator=moves)
                 parameter.copy_(draw)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from isotune.errors import InputError
 from isotune.recipe.quantities import (
@@ -83,15 +83,19 @@ PRESETS: Mapping[str, ModelShape] = {
 class Init:
     """Normal weights with this standard deviation; output projections divided by sqrt(2 * layers).
 
-    `scale` multiplies the initial value of every matrix.
+    `scale` multiplies the initial value of every matrix. `perturbation` moves every weight by so many standard
+    deviations times another normal draw: how far two runs drift apart that differ by this alone is the floor below
+    which no distance means anything.
     """
 
     std: float = 0.02
     scale: float = 1.0
+    perturbation: float = 0.0
 
     def __post_init__(self) -> None:
         settle(self, "std", require_positive("init.std", self.std))
         settle(self, "scale", require_positive("init.scale", self.scale))
+        settle(self, "perturbation", require_not_negative("init.perturbation", self.perturbation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +153,7 @@ class Setup:
         """The half of an identity that no phase changes, as plain values with floats written exactly."""
         return {
             "model": exact(self.model),
-            "init": exact(self.init),
+            "init": _without_defaults(exact(self.init), perturbation=0.0),
             "optimizer": exact(self.optimizer),
             "corpus": corpus_fingerprint,
             "sequence_length": self.sequence_length,
@@ -157,6 +161,11 @@ class Setup:
             "precision": self.precision,
             "numerics_version": NUMERICS_VERSION,
         }
+
+
+def _without_defaults(values: Any, **later: float) -> dict[str, object]:
+    """Entries that were added later count only where they say something, so that older addresses stay."""
+    return {name: value for name, value in values.items() if name not in later or value != later[name].hex()}
 
 
 def exact(value: object) -> object:

@@ -268,14 +268,14 @@ class Study:
 
     def reached(self, recipe: Recipe) -> tuple[int, bool]:
         """How many tokens of this recipe are published, and whether it is known to diverge."""
-        path = self._path(recipe)
+        path = self.path(recipe)
         return (path[-1].usable_end(recipe), path[-1].diverges_on(recipe)) if path else (0, False)
 
     def trajectory(self, recipe: Recipe) -> Trajectory:
         """All rows of this recipe, found by walking its prefix; status `running` if some are missing."""
         rows: list[Row] = []
         position, diverged = -1, False
-        for record in self._path(recipe):
+        for record in self.path(recipe):
             end = record.usable_end(recipe)
             rows += [row for row in record.rows() if position < row["tokens"] <= end]
             position, diverged = end, record.diverges_on(recipe)
@@ -285,7 +285,7 @@ class Study:
             rows += self._running_rows(recipe, position)
         table = columns(rows)
         table.setdefault("tokens", np.zeros(0, dtype=np.int64))
-        settings = _settings_columns(recipe, table["tokens"])
+        settings = settings_columns(recipe, table["tokens"])
         return Trajectory(settings | table, run_info(recipe, status, str(self.folder)))
 
     def missing(self, recipe: Recipe) -> list[Segment]:
@@ -359,7 +359,7 @@ class Study:
 
     # Walking prefixes
 
-    def _path(self, recipe: Recipe) -> list[SegmentRecord]:
+    def path(self, recipe: Recipe) -> list[SegmentRecord]:
         """Published segments that cover the recipe from 0 on without a gap, as far as they reach."""
         left = [(record.segment.start_tokens, record.usable_end(recipe), record) for record in self._relatives(recipe)]
         path: list[SegmentRecord] = []
@@ -470,7 +470,7 @@ def describe_phases(phases: tuple[Phase, ...]) -> str:
     return ", ".join(words)
 
 
-def _settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarray]:
+def settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Number and settings of the step that ends at each row: derived from the recipe, so never stored."""
     steps = list(recipe.steps())
     index = np.searchsorted([step.tokens for step in steps], tokens)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isotune.recipe import Step
 from isotune.runs import CurveWriter, Numerics, Row, Segment, Study, read_rows, write_whole
+from isotune.runs.provenance import source_commit
 from isotune.runs.trajectory import Status
 from isotune.train.evaluation import Measured
 from isotune.train.hold import STATE, Hold, publish, take
@@ -190,7 +191,14 @@ class Attempt:
 
     def _note_time(self, tokens: int) -> None:
         seconds = round(self.clock() - self._began, 3)
-        note = {"from_tokens": self.start_tokens, "tokens": tokens, "seconds": seconds}
+        commit, is_dirty = source_commit()
+        note = {
+            "from_tokens": self.start_tokens,
+            "tokens": tokens,
+            "seconds": seconds,
+            "commit": commit,
+            "is_dirty": is_dirty,
+        }
         with open(self.folder / "timing.jsonl", "a") as file:
             file.write(json.dumps(note) + "\n")
 
