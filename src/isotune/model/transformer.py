@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from isotune.recipe import Init, ModelShape
 
-# Added to the seed of the initial weights, modulo 2^32, of which a CPU's generator sees no more: a perturbation must not
-# be a multiple of the weights.
+# Added to the seed of the initial weights, modulo 2^32 since a CPU's generator sees no more: a perturbation must not be
+# a multiple of the weights.
 PERTURBATION_STREAM = 0x9E3779B9
 
 
