@@ -1,7 +1,7 @@
 """The tables: which sweeps they are made of, one command to train them and one to export them.
 
     python experiments/tables.py plan               # what is there and what is missing, in tokens
-    python experiments/tables.py run [SWEEP ...]    # trains in this order; kill and repeat as you like, also several at once
+    python experiments/tables.py run [SWEEP ...]    # trains in this order; kill and repeat as you like
     python experiments/tables.py export [TABLE ...] # writes tables/<table> from what is finished
 
 Hours of two cores. A partial table says so.
@@ -62,7 +62,7 @@ SWEEPS = [
     TableSweep("nano-variants", "nano-init-4", "nano-init-4"),
 ]
 DESCRIPTIONS = {
-    "nano": "AdamW on a 133K-parameter byte-level decoder, Python sources: LR x WD at batch 4 and 64, seeds, batch switches.",
+    "nano": "AdamW on a 133K-parameter byte-level decoder: LR x WD at batch 4 and 64, seeds, batch switches.",
     "nano-variants": "The nano setting with its init moved by 1e-6, with other beta2, and with scaled init.",
 }
 
