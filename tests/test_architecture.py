@@ -34,6 +34,7 @@ WITHOUT_TORCH = (
     "isotune.analyze",
     "isotune.tune",
     "isotune.report",
+    "isotune.sweep",
     "isotune.cli",
 )
 

@@ -9,7 +9,8 @@
     10000
 
 `isotune.train(recipe, "studies/first")` trains it (with `pip install 'isotune[train]'`) and returns its `Trajectory`;
-`isotune.Study.open("studies/first")` reads what is there, without torch.
+`isotune.Study.open("studies/first")` reads what is there, without torch. `isotune.run_sweep(recipes, "studies/grid")`
+trains many, each shared prefix once.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,11 @@ from isotune.recipe import (
     square_root_rule,
     wsd,
 )
-from isotune.runs import Evaluation, RunInfo, Study, Trajectory
+from isotune.runs import Evaluation, RunInfo, Study, Trajectory, read_table
 
 if TYPE_CHECKING:
     from isotune.corpus import open_corpus, prepare
+    from isotune.sweep import read_sweep, run_sweep
     from isotune.train import Execution, train
 
 __all__ = [
@@ -60,6 +62,9 @@ __all__ = [
     "open_corpus",
     "prepare",
     "read_recipe",
+    "read_sweep",
+    "read_table",
+    "run_sweep",
     "square_root_rule",
     "train",
     "wsd",
@@ -70,6 +75,8 @@ _LAZY = {
     "Execution": "isotune.train",
     "open_corpus": "isotune.corpus",
     "prepare": "isotune.corpus",
+    "read_sweep": "isotune.sweep",
+    "run_sweep": "isotune.sweep",
     "train": "isotune.train",
 }
 

@@ -212,7 +212,7 @@ def _in_tables(folders: tuple[str, ...]) -> Callable[[Recipe], bool]:
 def _executor(arguments: dict[str, Any]) -> MakeExecutor:
     workers = arguments["workers"]
     if workers is not None and workers < 1:
-        raise InputError(f"--workers {workers} must be at least 1")
+        raise InputError(f"--workers {workers} trains nothing: use at least 1, or leave it out for one per core")
     if arguments["where"] == "ray":
         from isotune.sweep.on_ray import ray_tasks
 

@@ -62,24 +62,28 @@ _SCHEDULE_OVERRIDES = ("learning_rate", "weight_decay", "tokens", "batch_size", 
 
 def read_recipe(path: str | Path, overrides: Table = NO_OVERRIDES) -> Recipe:
     """The recipe in a TOML file, with some entries replaced (`None` replaces nothing)."""
+    return recipe_from_table(read_toml(Path(path)), str(path), overrides)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds."""
     try:
-        table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file{_similar_file(Path(path))}") from None
+        raise InputError(f"{path}: there is no such file{_similar_file(path)}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8 text: give the path of a TOML file") from None
     except (ValueError, RecursionError) as error:  # tomllib lets more than its own error through
         raise InputError(f"{path}: this is not TOML: {error}: correct it there") from None
-    return recipe_from_table(table, str(path), overrides)
 
 
 def recipe_from_table(table: Table, where: str, overrides: Table = NO_OVERRIDES) -> Recipe:
     """The recipe that a table describes; `where` names the table in complaints."""
-    with _complaining(where):
-        table = dict(_require_table("a recipe", table))
-        _require_keys(table, {f.name for f in dataclasses.fields(Setup)} | {"schedule", "phases"}, {"model"}, "")
+    with complaining(where):
+        table = dict(require_table("a recipe", table))
+        require_keys(table, {f.name for f in dataclasses.fields(Setup)} | {"schedule", "phases"}, {"model"}, "")
         if ("schedule" in table) == ("phases" in table):
             found = "both" if "schedule" in table else "neither"
             raise InputError(f"it has {found} of [schedule] and [[phases]]: keep exactly one of them")
@@ -122,7 +126,7 @@ def _override(table: dict[str, Any], overrides: Table) -> dict[str, Any]:
             f"{_listed(changes)} cannot be overridden, since the file lists its [[phases]]: "
             f"edit them there, or describe the recipe with a [schedule]"
         )
-    schedule = _require_table("schedule", table["schedule"])
+    schedule = require_table("schedule", table["schedule"])
     kind = _read_kind(schedule, "schedule")
     for key in changes:
         if key not in _parameters(kind):
@@ -136,8 +140,8 @@ def _read_setup(table: Table) -> Setup:
     entries["model"] = _read_model(table["model"])
     for key, part in {"init": Init, "optimizer": AdamW}.items():
         if key in table:
-            values = dict(_require_table(key, table[key]))
-            _require_keys(values, {f.name for f in dataclasses.fields(part)}, set(), key)
+            values = dict(require_table(key, table[key]))
+            require_keys(values, {f.name for f in dataclasses.fields(part)}, set(), key)
             if values.get("clip_norm") == "inf":
                 values["clip_norm"] = math.inf
             entries[key] = part(**values)
@@ -153,19 +157,19 @@ def _read_model(value: object) -> ModelShape:
         raise InputError(f"model={show(value)} must be one of the presets {_listed(PRESETS)}, or a [model] table")
     fields = dataclasses.fields(ModelShape)
     required = {f.name for f in fields if f.default is dataclasses.MISSING}
-    _require_keys(value, {f.name for f in fields}, required, "model")
+    require_keys(value, {f.name for f in fields}, required, "model")
     return ModelShape(**value)
 
 
 def _read_schedule(setup: Setup, value: object, name: str) -> Recipe:
-    schedule = _require_table(name, value)
+    schedule = require_table(name, value)
     kind = _read_kind(schedule, name)
     parameters = _parameters(kind)
     required = {key for key, parameter in parameters.items() if parameter.default is parameter.empty}
     structure = {"kind", "source"} if kind in _FROM_SOURCE else {"kind"}
-    _require_keys(schedule, set(parameters) | structure, required | structure, name)
+    require_keys(schedule, set(parameters) | structure, required | structure, name)
     start = _read_schedule(setup, schedule["source"], f"{name}.source") if kind in _FROM_SOURCE else setup
-    with _complaining(f"[{name}]"):
+    with complaining(f"[{name}]"):
         return _KINDS[kind](start, **{key: entry for key, entry in schedule.items() if key not in structure})
 
 
@@ -187,17 +191,17 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 def _read_phases(setup: Setup, value: object) -> Recipe:
     if not isinstance(value, list | tuple) or not value:
         raise InputError(f"phases={show(value)} must be a list of tables: write each under [[phases]]")
-    phases = [_require_table(f"phase {number}", phase) for number, phase in enumerate(value, start=1)]
+    phases = [require_table(f"phase {number}", phase) for number, phase in enumerate(value, start=1)]
     required = {"tokens", "learning_rate", "weight_decay", "batch_size"}
     for number, phase in enumerate(phases, start=1):
-        _require_keys(phase, required | {"requested_tokens"}, required, f"phase {number}")
+        require_keys(phase, required | {"requested_tokens"}, required, f"phase {number}")
     batches = []
     for number, phase in enumerate(phases, start=1):
-        with _complaining(f"phase {number}"):
+        with complaining(f"phase {number}"):
             batches.append(parse_batch_size(phase["batch_size"]))
     result = []
     for number, (phase, batch) in enumerate(zip(phases, batches, strict=True), start=1):
-        with _complaining(f"phase {number}"):
+        with complaining(f"phase {number}"):
             if "requested_tokens" in phase:
                 requested = parse_tokens("requested_tokens", phase["requested_tokens"])
                 length = Length(parse_tokens("tokens", phase["tokens"]), requested)
@@ -218,7 +222,7 @@ def _read_phases(setup: Setup, value: object) -> Recipe:
 def _read_learning_rate(value: object, length: Length) -> float | Ramp:
     if not isinstance(value, Mapping):
         return parse_number("learning_rate", value)  # type: ignore[arg-type]  # it says so itself
-    _require_keys(value, {f.name for f in dataclasses.fields(Ramp)}, {"start", "end"}, "learning_rate")
+    require_keys(value, {f.name for f in dataclasses.fields(Ramp)}, {"start", "end"}, "learning_rate")
     offset = parse_tokens("learning_rate.offset", value.get("offset", 0))
     return Ramp(
         start=parse_number("learning_rate.start", value["start"]),
@@ -233,7 +237,7 @@ def _read_learning_rate(value: object, length: Length) -> float | Ramp:
 
 
 @contextmanager
-def _complaining(place: str) -> Iterator[None]:
+def complaining(place: str) -> Iterator[None]:
     """Puts the place in front of every complaint about what it holds."""
     try:
         yield
@@ -241,13 +245,13 @@ def _complaining(place: str) -> Iterator[None]:
         raise InputError(f"{place}: {error}") from None
 
 
-def _require_table(name: str, value: object) -> Table:
+def require_table(name: str, value: object) -> Table:
     if not isinstance(value, Mapping):
         raise InputError(f"{name}={show(value)} must be a table: write its entries as key = value")
     return value
 
 
-def _require_keys(table: Table, allowed: set[str], required: set[str], name: str) -> None:
+def require_keys(table: Table, allowed: set[str], required: set[str], name: str) -> None:
     place = f" of {name}" if name else ""
     for key in table:
         if key not in allowed:
