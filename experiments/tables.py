@@ -57,6 +57,7 @@ SWEEPS = [
     TableSweep("nano-variants", "nano-perturbed", "nano-perturbed"),
     TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9"),
     TableSweep("nano-variants", "nano-beta2-0.99", "nano-beta2-0.99"),
+    TableSweep("nano-variants", "nano-init-0.25", "nano-init-0.25"),
     TableSweep("nano-variants", "nano-init-0.5", "nano-init-0.5"),
     TableSweep("nano-variants", "nano-init-2", "nano-init-2"),
     TableSweep("nano-variants", "nano-init-4", "nano-init-4"),
