@@ -4,8 +4,8 @@
 
 A round lengthens two trunks of the nano model by a segment of about ten seconds each: once as a sweep with two workers,
 once in two processes that do nothing but draw the same batches and step. All four processes live through all rounds, so
-no round pays for starting them. Nothing is evaluated and no noise is measured; rows, states, publication, claims and the
-driver are the sweep's own, and so is its time from its first look at the study to its end.
+no round pays for starting them. Nothing is evaluated and no noise is measured; rows, states, publication, claims and
+the driver are the sweep's, whose time runs from the driver's first round to its last.
 """
 
 from __future__ import annotations
