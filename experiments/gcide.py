@@ -2,8 +2,8 @@
 
     python experiments/gcide.py        # writes corpora/gcide, 40 MB of bytes; needs apt-get and dpkg-deb
 
-The package is pinned by version and checksum, so the fingerprint is the same everywhere. The text is cut at entries into
-documents of about 4 KB, of which some hundred are held out. Licence: GPL 3 or later (the package's copyright file).
+The package is pinned by version and checksum, so the fingerprint is the same everywhere. The text is cut at entries
+into documents of about 4 KB, of which some hundred are held out. Licence: GPL 3 or later (the package's copyright file).
 """
 
 import gzip

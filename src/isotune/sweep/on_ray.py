@@ -130,8 +130,10 @@ class RayExecutor:
                 f"or a cluster with larger nodes"
             )
         self._ray.wait([node.check for node in nodes], num_returns=len(nodes), timeout=SECONDS_TO_ANSWER)
+        self._look_at_nodes()
         for node in nodes:
-            self._receive_check(node)
+            if node.died_at is not None:  # Ray takes a while to notice that one is gone
+                continue
             if node.check is not None:
                 raise InputError(
                     f"node {node.name} of the Ray cluster did not answer within {SECONDS_TO_ANSWER:g} seconds: see "
