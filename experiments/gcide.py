@@ -3,7 +3,7 @@
     python experiments/gcide.py        # writes corpora/gcide, 40 MB of bytes; needs apt-get and dpkg-deb
 
 The package is pinned by version and checksum, so the fingerprint is the same everywhere. The text is cut at entries
-into documents of about 4 KB, of which some hundred are held out. Licence: GPL 3 or later (the package's copyright file).
+into documents of about 4 KB, of which some hundred are held out. Licence: GPL 2 or later.
 """
 
 import gzip
