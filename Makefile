@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
 BENCHMARKS := training_speed noise_overhead sweep_throughput
-PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster
+PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz
 
 .PHONY: tune test check bench prove clean
 
@@ -38,5 +38,5 @@ clean:
 
 .venv/ready-test: .venv/ready-train
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[train,gpt2,huggingface,lightning,tensorboard,wandb,mlflow,ray,test,dev]'
+		--editable '.[train,gpt2,huggingface,lightning,tensorboard,wandb,mlflow,optuna,ray,test,dev]'
 	touch $@

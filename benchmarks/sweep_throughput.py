@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -43,7 +44,7 @@ def main() -> None:
     )
     quick = parser.parse_args().quick
     beginning = circumstances()
-    results = compare(num_rounds=2 if quick else 10, segment_tokens=12_800 if quick else 128_000)
+    results = compare(num_rounds=2 if quick else 8, segment_tokens=12_800 if quick else 192_000)
     show(results)
     if not quick:
         print(f"\nwritten to {write_results('sweep_throughput', beginning, results)}")
@@ -148,6 +149,7 @@ class BareLoops:
 
 def bare_loop(connection: Connection, learning_rate: float) -> None:
     """Batches and steps, nothing else."""
+    os.setsid()  # as the workers: Linux shares a busy machine among sessions, not processes
     trainer, corpus = Trainer(SETUP, Execution(), World()), open_corpus(SETUP.corpus)
     trainer.start(SETUP.seed)
     connection.send("ready")

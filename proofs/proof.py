@@ -19,6 +19,18 @@ ISOTUNE = str(Path(sys.executable).with_name("isotune"))
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
+TRAINING_ROOMS = ("recipe", "corpus", "model", "runs", "measure", "train")
+# Beginning of a proof's name -> the rooms that it exercises, if not those of training.
+ROOMS = {
+    "prepare": ("corpus",),
+    "noise_coverage": ("measure",),
+    "sweep": (*TRAINING_ROOMS, "sweep"),
+    "ray": (*TRAINING_ROOMS, "sweep"),
+    "analysis": ("measure", "analyze"),
+    "import": ("recipe", "runs", "integrations", "integrations/importers"),
+}
+
+
 class Proof:
     """Runs cases by name; a case that this code has passed before is not run again."""
 
@@ -71,8 +83,8 @@ class Proof:
 
 def code_digest(name: str) -> str:
     """A digest of the rooms that a proof exercises, and of the proof: the version of the code that it proves."""
-    rooms = ("corpus",) if name.startswith("prepare") else ("recipe", "corpus", "model", "runs", "measure", "train")
-    sources = [path for room in rooms for path in sorted((ROOT / "src" / "isotune" / room).glob("*.py"))]
+    rooms = next((rooms for start, rooms in ROOMS.items() if name.startswith(start)), TRAINING_ROOMS)
+    sources = [path for room in rooms for path in sorted((ROOT / "src" / "isotune").glob(f"{room}/*.py"))]
     sha = hashlib.sha256()
     for path in [*sources, ROOT / "proofs" / "proof.py", ROOT / "proofs" / f"{name}.py"]:
         sha.update(path.name.encode() + path.read_bytes())

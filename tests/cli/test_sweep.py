@@ -26,7 +26,7 @@ def test_a_sweep_from_plan_to_clean(isotune, tiny_recipe):
     assert trained == re.search(r"to train (\S+) in", done.stderr)[1], "the sweep trains what the plan said"
     status = json.loads(isotune("sweep", "status", "studies/tiny", "--json").stdout)
     assert status["segments"]["waiting"] == 0 and status["num_recipes"] == 4
-    assert status["trained_tokens"] == plan["tokens"]["to_train"]
+    assert status["price"]["there"] == plan["tokens"]["to_train"] and status["wasted_tokens"] == 0
     assert "4 runs" in isotune("sweep", "status", "studies/tiny").stdout
     assert "delete them with --yes" in isotune("sweep", "clean", "studies/tiny").stdout
     assert "deleted" in isotune("sweep", "clean", "studies/tiny", "--yes").stdout

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from isotune.errors import InputError
 from isotune.sweep.claims import BEAT_SECONDS, Claims, is_dead_here, read_driver
 
 
@@ -111,13 +112,18 @@ def test_another_process_with_the_number_of_a_dead_driver_does_not_revive_it(tmp
 def test_a_woken_driver_does_not_take_away_the_claim_that_was_taken_over(tmp_path, clock):
     sleeper = driver_elsewhere(tmp_path, clock)
     claim = sleeper.take("s")
-    other = Claims(tmp_path, stale_seconds=1, clock=clock)
+    other = Claims(tmp_path, stale_seconds=10, clock=clock)
     other.take("s")
-    clock.now += 2
+    clock.now += 11
     taken = other.take("s")
     sleeper.release(claim)
     third = Claims(tmp_path, clock=clock)
     assert taken.path.exists() and third.take("s") is None
+
+
+def test_a_patience_shorter_than_a_heartbeat_is_refused(tmp_path):
+    with pytest.raises(InputError, match="use at least 10"):
+        Claims(tmp_path, stale_seconds=5)
 
 
 def test_beats_are_written_now_and_then(tmp_path, clock):

@@ -225,7 +225,7 @@ def test_every_outcome_is_in_the_journal(study):
     drive(study, executor)
     status = sweep_status(Study.open(study.folder))
     assert len(status.failures) == 2 and status.failures[0][1] == "bad luck"
-    assert status.trained_tokens == 128 and status.segments["waiting"] == 12
+    assert status.segments["waiting"] == 12
     assert status.num_recipes == 6
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 FILES = ("runs/files.py", "runs/study.py", "train/attempt.py", "train/hold.py", "train/state.py", "train/loop.py")
 # They run at every row or only read, so that few of their lines would be worth a kill.
-LEFT_OUT = ("add", "collect", "write", "is_due", "num_pending", "has_diverged", "usable_end", "_path", "_of_seed", "id")
+LEFT_OUT = ("add", "collect", "write", "is_due", "wants_rows", "has_diverged", "usable_end", "path", "_of_seed", "id")
 
 
 class Forks:

@@ -350,8 +350,8 @@ def _print_status(folder: Path, status: SweepStatus) -> None:
     click.echo(f"{folder}: {status.num_recipes} runs; segments: {segments or 'none'}")
     click.echo(f"tokens: {format_tokens(price.there)} of {format_tokens(price.shared)} there")
     click.echo(
-        f"trained so far: {format_tokens(status.trained_tokens)}, again after kills "
-        f"{format_tokens(status.repeated_tokens)}, wasted {format_tokens(status.wasted_tokens)}"
+        f"trained again after kills: {format_tokens(status.repeated_tokens)}, "
+        f"by two drivers: {format_tokens(status.wasted_tokens)}"
     )
     disk = ", ".join(f"{name} {format_bytes(size)}" for name, size in status.disk_bytes.items() if size)
     click.echo(f"disk: {disk or 'nothing'}")

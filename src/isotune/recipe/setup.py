@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -151,16 +152,21 @@ class Setup:
 
     def root(self, corpus_fingerprint: str) -> dict[str, object]:
         """The half of an identity that no phase changes, as plain values with floats written exactly."""
-        return {
-            "model": exact(self.model),
-            "init": _without_defaults(exact(self.init), perturbation=0.0),
-            "optimizer": exact(self.optimizer),
-            "corpus": corpus_fingerprint,
-            "sequence_length": self.sequence_length,
-            "seed": self.seed,
-            "precision": self.precision,
-            "numerics_version": NUMERICS_VERSION,
-        }
+        return dict(_root(self, corpus_fingerprint))
+
+
+@functools.lru_cache(maxsize=256)  # a plan asks for the same few thousands of times
+def _root(setup: Setup, corpus_fingerprint: str) -> dict[str, object]:
+    return {
+        "model": exact(setup.model),
+        "init": _without_defaults(exact(setup.init), perturbation=0.0),
+        "optimizer": exact(setup.optimizer),
+        "corpus": corpus_fingerprint,
+        "sequence_length": setup.sequence_length,
+        "seed": setup.seed,
+        "precision": setup.precision,
+        "numerics_version": NUMERICS_VERSION,
+    }
 
 
 def _without_defaults(values: Any, **later: float) -> dict[str, object]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -178,6 +180,7 @@ class Study:
         self._records: dict[str, SegmentRecord] = {}
         self._families: dict[tuple[object, ...], list[SegmentRecord]] = {}
         self._damaged: dict[str, InputError] = {}
+        self._is_fixed = False
 
     # Making and opening
 
@@ -254,6 +257,16 @@ class Study:
                     if (folder / "segment.json").exists():  # it was not published meanwhile
                         raise
         return records
+
+    @contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """Looks at the folder now and not again: a plan asks thousands of times, and wants one answer."""
+        self._read_new_records()
+        self._is_fixed = True
+        try:
+            yield
+        finally:
+            self._is_fixed = False
 
     def has(self, segment_id: str) -> bool:
         """Whether this segment is published."""
@@ -401,6 +414,8 @@ class Study:
 
     def _read_new_records(self) -> None:
         """Reads what was published since; a segment never changes once it is there."""
+        if self._is_fixed:
+            return
         folder = self.folder / "segments"
         for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
             if name in self._records or name in self._damaged or not (folder / name).is_dir():

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from isotune.errors import InputError
 from isotune.runs.files import write_json
 
 BEAT_SECONDS = 5.0
@@ -48,6 +49,11 @@ class Claims:
         stale_seconds: float = STALE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ):
+        if stale_seconds < 2 * BEAT_SECONDS:
+            raise InputError(
+                f"--stale-seconds {stale_seconds:g} is too short: living drivers show themselves every "
+                f"{BEAT_SECONDS:g} seconds, so use at least {2 * BEAT_SECONDS:g}"
+            )
         self.driver = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self.stale_seconds, self.clock = stale_seconds, clock
         self._drivers, self._claims = study_folder / "drivers", study_folder / "claims"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from isotune.runs import Study
 from isotune.runs.curve import last_tokens
 from isotune.sweep.claims import Claim, Claims
 from isotune.sweep.executors import Executor
-from isotune.sweep.outcomes import SETTLED, WORTH_RETRYING, Outcome
+from isotune.sweep.outcomes import SETTLED, WASTED, WORTH_RETRYING, Outcome
 from isotune.sweep.plan import Plan, Task
 from isotune.sweep.training import Job, is_there
 from isotune.train import Execution
@@ -74,6 +75,7 @@ class _Running:
     rows_at: float  # when the last new row was seen
     tokens: int
     was_killed: bool = False
+    is_redundant: bool = False  # another driver has taken it over, or published it
 
 
 @dataclass
@@ -196,7 +198,10 @@ class Driver:
     def _watch(self) -> None:
         """Stops what another driver has taken over, kills what hangs."""
         for key, running in self._running.items():
-            if self.claims.is_taken_over(running.claim):
+            segment = running.task.segment
+            assert segment is not None
+            if self.claims.is_taken_over(running.claim) or is_there(self.study, segment, running.task.is_repeated):
+                running.is_redundant = True
                 running.claim.stop_file.touch()
             tokens = self._tokens_on_disk(running.task)
             if tokens != running.tokens:
@@ -218,8 +223,7 @@ class Driver:
         while self._running and self.clock() < give_up_at and not self.executor.problem():
             for key, outcome in self.executor.poll(SECONDS_BETWEEN_ROUNDS):
                 self._settle(self._running.pop(key), outcome)
-        for running in self._running.values():
-            self.claims.release(running.claim)
+        for running in self._running.values():  # claims stay ours until the executor is closed
             self._states[id(running.task)] = "waiting"
 
     # Settling
@@ -229,14 +233,16 @@ class Driver:
         if running.was_killed and outcome.kind == "crashed":
             seconds = self.limits.hang_seconds
             outcome = Outcome("hung", f"it wrote no row for {seconds:g} seconds and was killed: see --hang-seconds")
+        if running.is_redundant and outcome.kind == "stopped":
+            outcome = dataclasses.replace(outcome, kind="given_up", reason="another driver took it over")
+        self._totals.wasted += outcome.trained_tokens if outcome.kind in WASTED else 0
         self.claims.release(running.claim)
         self._note(task, outcome)
         self._totals.trained += outcome.trained_tokens
         self._totals.repeated += outcome.repeated_tokens
         if outcome.kind in SETTLED:
-            self._totals.wasted += outcome.trained_tokens if outcome.kind == "lost" else 0
             self._take_over_published(task)
-        elif outcome.kind == "stopped" or self._may_retry(task, outcome):
+        elif outcome.kind in ("stopped", "given_up") or self._may_retry(task, outcome):
             self._states[id(task)] = "waiting"
         else:
             self._finish(task, "failed", outcome.reason)

@@ -10,12 +10,14 @@ Kind = Literal[
     "finished",  # and published
     "diverged",  # and published
     "lost",  # another driver published it first: the tokens are wasted
+    "given_up",  # another driver took it over while this one stood still: wasted too
     "stopped",  # as asked; its state is saved
     "failed",  # something that a repetition would meet again: a full disk, an unreadable state
     "crashed",  # its process died: an out-of-memory kill, a lost node, a defect
     "hung",  # no row for too long; its process was killed
 ]
 SETTLED = ("finished", "diverged", "lost")
+WASTED = ("lost", "given_up")
 WORTH_RETRYING = ("crashed", "hung")
 
 

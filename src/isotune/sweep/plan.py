@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,7 +64,11 @@ def make_plan(
     recipes: Sequence[Recipe], study: Study | None = None, is_in_table: Callable[[Recipe], bool] = lambda recipe: False
 ) -> Plan:
     """What of these recipes the study lacks; everything without a study. Recipes that a table has count as done."""
-    recipes = tuple(dict.fromkeys(recipes))
+    with study.at_one_moment() if study else nullcontext():
+        return _make_plan(tuple(dict.fromkeys(recipes)), study, is_in_table)
+
+
+def _make_plan(recipes: tuple[Recipe, ...], study: Study | None, is_in_table: Callable[[Recipe], bool]) -> Plan:
     in_tables = tuple(recipe for recipe in recipes if is_in_table(recipe))
     roots = prefix_tree(recipes)
     wanted = _wanted(roots, set(in_tables))

@@ -10,6 +10,7 @@ from pathlib import Path
 from isotune.runs import Study
 from isotune.runs.curve import last_tokens
 from isotune.sweep.claims import is_dead_here, read_driver
+from isotune.sweep.outcomes import WASTED
 from isotune.sweep.plan import Price, Task, make_plan
 from isotune.sweep.plans import planned_recipes
 
@@ -32,9 +33,8 @@ class SweepStatus:
     price: Price
     running: tuple[RunningSegment, ...]
     failures: tuple[tuple[str, str], ...]  # (segment in words, the last reason) of segments that are still missing
-    trained_tokens: int  # by all drivers so far, as their journals say
-    repeated_tokens: int
-    wasted_tokens: int
+    repeated_tokens: int  # trained again after kills, as the drivers' journals say: a killed driver notes nothing
+    wasted_tokens: int  # trained by two drivers, likewise
     disk_bytes: dict[str, int]  # by folder
 
 
@@ -66,9 +66,8 @@ def sweep_status(study: Study) -> SweepStatus:
         price=plan.price if plan else Price(0, 0, 0, 0),
         running=running,
         failures=failures,
-        trained_tokens=sum(note["trained_tokens"] for note in journal),
         repeated_tokens=sum(note["repeated_tokens"] for note in journal),
-        wasted_tokens=sum(note["trained_tokens"] for note in journal if note["kind"] == "lost"),
+        wasted_tokens=sum(note["trained_tokens"] for note in journal if note["kind"] in WASTED),
         disk_bytes=disk_use(study),
     )
 

@@ -15,7 +15,7 @@ from isotune.recipe import Setup, recipe_from_table, recipe_to_table
 from isotune.runs import Segment, Study
 from isotune.sweep.outcomes import Outcome, from_error
 from isotune.train import Execution, Stopped, Trainer, World
-from isotune.train.attempt import Attempt
+from isotune.train.attempt import AlreadyPublished, Attempt
 from isotune.train.loop import train_segment
 from isotune.train.measurements import Measurements
 
@@ -75,9 +75,12 @@ class Workbench:
             return Outcome("lost", "another driver was faster")
         trainer, measurements, corpus = self._trainer_for(job, study)
         numerics = job.execution.numerics(trainer.world)
-        attempt = Attempt(
-            study, segment, trainer, numerics, (), job.save_seconds, patience_seconds=job.patience_seconds
-        )
+        try:
+            attempt = Attempt(
+                study, segment, trainer, numerics, (), job.save_seconds, patience_seconds=job.patience_seconds
+            )
+        except AlreadyPublished:
+            return Outcome("lost", "it was published meanwhile")
         ready = round(time.monotonic() - began, 3)
         outcome = Outcome("stopped", "as asked")
         try:

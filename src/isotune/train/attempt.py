@@ -22,7 +22,15 @@ from isotune.train.trainer import Trainer
 
 STEP_COLUMNS = ("train_loss", "gradient_norm", "clip_factor")
 
+# Rows are fetched from the device after this many steps: often enough to notice a divergence, seldom enough for a GPU.
+STEPS_BETWEEN_ROWS = 32
+SECONDS_BETWEEN_ROWS = 2.0  # where steps are slow; on one process only, since several must agree
+
 Observer = Callable[[Step, Row], None]
+
+
+class AlreadyPublished(Exception):
+    """Another process has trained the segment meanwhile."""
 
 
 class Attempt:
@@ -50,7 +58,10 @@ class Attempt:
         self._hold: Hold | None = take(study, segment, numerics, patience_seconds) if self.world.is_first else None
         self._curve: CurveWriter | None = None
         try:
-            self.folder: Path = self.world.agreed(self._hold and self._hold.folder)
+            folder = self.world.agreed(self._hold and self._hold.folder)
+            if folder is None:
+                raise AlreadyPublished(segment.id)
+            self.folder: Path = folder
             self.start_tokens: int = self.world.agreed(self._resume_position())
             self.reached_tokens = self.start_tokens
             self._load()
@@ -60,7 +71,7 @@ class Attempt:
         except BaseException:
             self.close()
             raise
-        self._began = self._saved = clock()
+        self._began = self._saved = self._collected = clock()
 
     # While training
 
@@ -73,8 +84,10 @@ class Attempt:
         return self.diverged_at_tokens is not None
 
     @property
-    def num_pending(self) -> int:
-        return len(self._pending)
+    def wants_rows(self) -> bool:
+        """Whether it is time to fetch the pending steps from the device: after some steps, or if they are slow."""
+        is_slow = self.world.size == 1 and self.clock() - self._collected >= SECONDS_BETWEEN_ROWS
+        return len(self._pending) >= STEPS_BETWEEN_ROWS or is_slow
 
     def collect(self) -> None:
         """Turns the pending steps into rows, up to the first whose loss or gradient is not finite."""
@@ -82,6 +95,7 @@ class Attempt:
         table = torch.stack([values for _, values in self._pending])
         table[:, 0] = self.world.mean(table[:, 0].contiguous())
         self._pending.clear()
+        self._collected = self.clock()
         for step, values in zip(steps, table.cpu().numpy(), strict=True):
             if not np.isfinite(values).all():
                 self.diverged_at_tokens = step.tokens

@@ -20,6 +20,7 @@ from isotune.train.state import state_tokens
 
 STATE = "state.safetensors"  # an attempt's own last state
 LOCK = "lock"
+SECONDS_ALONE = 20.0  # to wait for others that look for attempts; they need milliseconds
 
 
 class Hold:
@@ -34,16 +35,22 @@ class Hold:
             self._descriptor = None
 
 
-def take(study: Study, segment: Segment, numerics: Numerics, patience_seconds: float = 0.0) -> Hold:
+def take(study: Study, segment: Segment, numerics: Numerics, patience_seconds: float = 0.0) -> Hold | None:
     """The furthest attempt at this segment that no living process holds; else a new one, which begins where the
     furthest held one had its last state.
 
     Whoever knows that a holder is on its way out (its driver died, its claim was taken over) waits with
     `patience_seconds` for it to let go. Attempts with other numerics are left alone: a segment has one kind.
+    None if the segment was published meanwhile, by its holder or, where that died just before, by this look.
     """
+    is_repeated = study.has(segment.id)
     patient_until = time.monotonic() + patience_seconds
     while True:
         with _alone(study):
+            if not is_repeated:
+                _settle_all(study, study.interrupted(segment))
+                if study.has(segment.id):
+                    return None
             others = [folder for folder in study.interrupted(segment) if _has_numerics(study, folder, numerics)]
             furthest = max(map(_position, others), default=-1)
             for folder in others:
@@ -88,10 +95,14 @@ def tidy(study: Study) -> None:
     """Publishes what was killed just before its publication, and removes what nobody needs any more."""
     remove_parts(study.folder)
     with _alone(study):
-        for folder in sorted((study.folder / "attempts").glob("*.*")):
-            hold = _hold(folder) if folder.is_dir() else None
-            if hold is None:
-                continue
+        _settle_all(study, sorted((study.folder / "attempts").glob("*.*")))
+
+
+def _settle_all(study: Study, folders: list[Path]) -> None:
+    """Settles those that no living process holds."""
+    for folder in folders:
+        hold = _hold(folder) if folder.is_dir() else None
+        if hold is not None:
             try:
                 _settle(study, folder)
             finally:
@@ -100,9 +111,15 @@ def tidy(study: Study) -> None:
 
 def _settle(study: Study, folder: Path) -> None:
     segment_id = folder.name.partition(".")[0]
-    if study.has(segment_id) or not (folder / "segment.json").exists():
+    if not (folder / "segment.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-    elif _is_complete(study, study.read_record(folder)):
+        return
+    record = study.read_record(folder)
+    if study.has(segment_id):
+        # Rows that are published may be trained again for a state that was deleted: until it is back, that goes on.
+        if study.state_path(record.segment.end_state).exists() or not (folder / STATE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    elif _is_complete(study, record):
         for name in (LOCK, STATE):
             (folder / name).unlink(missing_ok=True)
         remove_parts(folder)
@@ -117,16 +134,33 @@ def _is_complete(study: Study, record: SegmentRecord) -> bool:
 
 @contextmanager
 def _alone(study: Study) -> Iterator[None]:
-    """While one process looks for an attempt, makes, publishes or removes one, the others wait."""
+    """While one process looks for an attempt, makes, publishes or removes one, the others wait; not for ever.
+
+    A process may be suspended in there. What follows is right without the lock too, only less tidy: two processes may
+    begin at the same time what one of them would have continued.
+    """
     folder = study.folder / "attempts"
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
     try:
-        with suppress(OSError):  # a file system without locks: then every attempt counts as held, and is left alone
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, seconds=SECONDS_ALONE)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return
+            time.sleep(0.01)
+        except OSError:  # a file system without locks: then every attempt counts as held, and is left alone
+            return
 
 
 def _hold(folder: Path) -> Hold | None:

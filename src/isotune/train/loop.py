@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from isotune.corpus import Corpus, open_corpus
 from isotune.errors import InputError
 from isotune.recipe import Recipe, Setup
 from isotune.runs import Evaluation, Segment, Study, Trajectory, octaves
-from isotune.train.attempt import Attempt, Observer
+from isotune.train.attempt import AlreadyPublished, Attempt, Observer
 from isotune.train.execution import Execution, World
 from isotune.train.hold import tidy
 from isotune.train.measurements import Measurements, make_plan
 from isotune.train.trainer import Trainer
-
-# Rows are fetched from the device after this many steps: often enough to notice a divergence, seldom enough for a GPU.
-STEPS_BETWEEN_ROWS = 32
 
 
 class Stopped(Exception):
@@ -58,11 +56,12 @@ def train(
         trainer = Trainer(recipe.setup, execution, world)
         measurements = Measurements(trainer, corpus, study.evaluation)
     while segments:
-        attempt = Attempt(study, segments[0], trainer, execution.numerics(world), observers, save_seconds, clock)
-        try:
-            train_segment(attempt, measurements, corpus, should_stop)
-        finally:
-            attempt.close()
+        with suppress(AlreadyPublished):
+            attempt = Attempt(study, segments[0], trainer, execution.numerics(world), observers, save_seconds, clock)
+            try:
+                train_segment(attempt, measurements, corpus, should_stop)
+            finally:
+                attempt.close()
         # Asked again after each one: another process may have trained the next, and after a divergence none is left.
         segments = world.agreed(study.missing(recipe) if world.is_first else None)
     return study.trajectory(recipe)
@@ -83,7 +82,7 @@ def train_segment(
         attempt.add(step, trainer.step(windows, step))
         is_end = step.tokens == segment.end_tokens
         is_due = measurements.are_due(step, segment) or step.tokens in kept
-        if attempt.num_pending < STEPS_BETWEEN_ROWS and not is_due and not is_end:
+        if not (attempt.wants_rows or is_due or is_end):
             continue
         attempt.collect()
         if not attempt.has_diverged:
