@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -152,7 +153,7 @@ class Recipe:
 
     # Derived values
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """The budget D: all tokens, warm-up and decay included."""
         return sum(phase.tokens for phase in self.phases)
@@ -342,7 +343,7 @@ def canonical(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
 def shared_tokens(first: Recipe, second: Recipe) -> int:
     """How far two recipes train the same thing: the length of their longest common prefix."""
     shared = 0
-    for a, b in zip(canonical(first.phases), canonical(second.phases), strict=False):
+    for a, b in zip(first.phases, second.phases, strict=False):
         if (a.learning_rate, a.weight_decay, a.batch_size) != (b.learning_rate, b.weight_decay, b.batch_size):
             break
         shared += min(a.tokens, b.tokens)

@@ -1,0 +1,88 @@
+"""MLflow: a tracking store (sqlite:///mlflow.db, a file store's folder, a server's address).
+
+The column `step` is the step that metrics were logged with: `mapping={"tokens": "step"}` says that it counts tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isotune.errors import InputError
+from isotune.integrations.importers.contract import Notes, RawRun, columns_of_series, need, shorten
+from isotune.integrations.importers.databases import has_tables
+from isotune.integrations.importers.options import Options
+from isotune.runs.trajectory import Status
+
+NAME = "mlflow"
+NAMES: Mapping[str, str] = {}
+
+RUNS_AT_ONCE = 1000
+STATUS: dict[str, Status] = {"FINISHED": "finished", "RUNNING": "running", "SCHEDULED": "running"}
+
+
+def recognizes(source: Any) -> bool:
+    if not isinstance(source, str):
+        return False
+    return has_tables(source, {"latest_metrics", "runs"}) or (
+        Path(source).is_dir() and any(Path(source).glob("*/meta.yaml"))
+    )
+
+
+def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
+    """The runs of one experiment, or of all."""
+    mlflow = need("mlflow", "MLflow runs", "mlflow")
+    try:
+        client = mlflow.MlflowClient(_address(source))
+        for run in _runs(client, source, options):
+            yield _raw(client, run, options, notes)
+    except ImportError as error:
+        raise InputError(f"reading {source} needs {error.name}: pip install {error.name}") from None
+    except mlflow.exceptions.MlflowException as error:
+        raise InputError(f"MLflow cannot read {source} ({error}): check the address") from None
+
+
+def _address(source: str) -> str:
+    path = Path(source)
+    if path.is_file():
+        return f"sqlite:///{path}"
+    return path.resolve().as_uri() if path.is_dir() else source
+
+
+def _runs(client: Any, source: str, options: Options) -> Iterator[Any]:
+    experiments = list(client.search_experiments())
+    if options.experiment is not None:
+        names = [experiment.name for experiment in experiments]
+        experiments = [experiment for experiment in experiments if experiment.name == options.experiment]
+        if not experiments:
+            raise InputError(f"{source} has no experiment {options.experiment!r}: give one of {shorten(names)}")
+    token = None
+    while experiments:
+        page = client.search_runs(
+            [experiment.experiment_id for experiment in experiments], max_results=RUNS_AT_ONCE, page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _raw(client: Any, run: Any, options: Options, notes: Notes) -> RawRun:
+    name = run.info.run_name or run.info.run_id
+    series = {}
+    for metric in run.data.metrics:
+        if not options.wants(metric):
+            notes.unused[metric] = None
+            continue
+        history = sorted(client.get_metric_history(run.info.run_id, metric), key=lambda value: value.timestamp)
+        series[metric] = (np.array([m.step for m in history]), np.array([m.value for m in history]))
+    return RawRun(
+        name=name,
+        source=f"mlflow:{run.info.run_id}",
+        columns=columns_of_series(series, notes, name),
+        settings=dict(run.data.params),
+        status=STATUS.get(run.info.status, "failed"),
+    )

@@ -1,0 +1,421 @@
+"""CSV, Parquet and JSON lines, and the rules by which rows of any kind become trajectories."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from isotune.errors import InputError
+from isotune.integrations.importers import open_source, parse_mapping, parse_settings, to_coupled, to_independent
+
+KNOWN = {"batch_size": 4, "sequence_length": 16}
+STEP = 4 * 16
+CURVES = Path(__file__).parents[3] / "shared" / "data" / "multi-power-law"
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def read(tmp_path, text, name="run.csv", **options):
+    options = {"settings": KNOWN} | options
+    return open_source(write(tmp_path / name, text), **options)
+
+
+def only(imported):
+    (trajectory,) = imported.trajectories
+    return trajectory
+
+
+def noted(imported, *words):
+    return any(all(word in note for word in words) for note in imported.notes)
+
+
+def rows(count=5):
+    return [{"run": f"r{run}", "step": 10 * k, "eval/loss": 5 - k / 10 - run, "lr": 2.0**-run, "seed": run}
+            for run in range(2) for k in range(count)]  # fmt: skip
+
+
+def write_rows(path, table):
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(table), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table))
+    else:
+        separator = "\t" if path.suffix == ".tsv" else ","
+        lines = [separator.join(table[0]), *(separator.join(map(str, row.values())) for row in table)]
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+# Formats
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.tsv", "runs.parquet", "runs.jsonl", "runs.ndjson"])
+def test_every_format_gives_the_same_runs(tmp_path, name):
+    path = tmp_path / name
+    write_rows(path.with_suffix(".jsonl") if name.endswith("ndjson") else path, rows()).rename(path)
+    imported = open_source(path, mapping={"val_loss": "eval/loss", "learning_rate": "lr"}, settings=KNOWN)
+    assert imported.kind == "files"
+    assert [t.info.learning_rate for t in imported.trajectories] == [1, 0.5]
+    assert [t.info.seed for t in imported.trajectories] == [0, 1]
+    for run, trajectory in enumerate(imported.trajectories):
+        assert trajectory.tokens.tolist() == [10 * k * STEP for k in range(5)]
+        assert trajectory.tokens.dtype == np.int64
+        assert trajectory.columns["val_loss"].tolist() == [5 - k / 10 - run for k in range(5)]
+        assert trajectory.columns["step"].tolist() == [0, 10, 20, 30, 40]
+        assert trajectory.info.source == f"{path}:r{run}"
+
+
+def test_a_folder_is_a_run_per_file(tmp_path):
+    for name in ("a", "deep/b"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / f"{name}.csv", "tokens,val_loss\n0,5\n64,4\n")
+    imported = open_source(tmp_path, settings=KNOWN)
+    assert [Path(t.info.source).stem for t in imported.trajectories] == ["a", "b"]
+
+
+def test_one_bad_file_of_many_is_left_out_and_said(tmp_path):
+    write(tmp_path / "a.csv", "tokens,val_loss\n0,5\n64,4\n")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 not at all")
+    write(tmp_path / "c.csv", "")
+    write(tmp_path / "d.csv", "tokens,val_loss\n")
+    imported = open_source(tmp_path, settings=KNOWN)
+    assert len(imported.trajectories) == 1
+    assert noted(imported, "left out", "b.parquet")
+    assert noted(imported, "left out", "c.csv is empty")
+    assert noted(imported, "without rows", "d.csv")
+
+
+def test_settings_come_from_a_file_of_their_own(tmp_path):
+    curves = write_rows(tmp_path / "curves.csv", rows())
+    for name, text in {
+        "s.csv": "run,weight_decay,schedule\nr0,0.1,cosine\nr9,0.2,wsd\n",
+        "s.json": '{"r0": {"weight_decay": 0.1, "schedule": "cosine"}, "r9": {}}',
+    }.items():
+        imported = open_source(
+            curves,
+            mapping={"val_loss": "eval/loss"},
+            settings=KNOWN,
+            settings_file=write(tmp_path / name, text),
+            weight_decay_convention="coupled",
+        )
+        first, second = (t.info for t in imported.trajectories)
+        assert (first.weight_decay, first.weight_decay_convention, first.schedule) == (0.1, "coupled", "cosine")
+        assert (second.weight_decay, second.schedule) == ("unknown", "unknown")
+        assert noted(imported, f"not in {tmp_path / name}", "r1")
+        assert noted(imported, "without a curve", "r9")
+
+
+def test_a_settings_file_inside_the_folder_is_not_a_run(tmp_path):
+    write(tmp_path / "a.csv", "step,val_loss\n0,5\n10,4\n")
+    settings = write(tmp_path / "settings.csv", "run,batch_size,sequence_length\na,4,16\n")
+    trajectory = only(open_source(tmp_path, settings_file=settings))
+    assert trajectory.info.batch_size == 4
+    assert trajectory.tokens.tolist() == [0, 10 * STEP]
+
+
+def test_runs_are_not_merged_because_their_column_has_another_name(tmp_path):
+    text = "run_id,step,val_loss\na,0,5\na,10,4\nb,0,6\nb,10,5\n"
+    with pytest.raises(InputError, match="give run_column='run_id'"):
+        read(tmp_path, text)
+    assert len(read(tmp_path, text, run_column="run_id").trajectories) == 2
+
+
+def test_odd_types_of_parquet_are_numbers_or_noted(tmp_path):
+    table = pa.table(
+        {
+            "run": pa.array([1, 1, 2]).dictionary_encode(),
+            "tokens": pa.array(["0", " 64 ", "0"]),
+            "val_loss": pa.array([5, 4, 3], pa.decimal128(5, 2)),
+            "train_loss": pa.array([[1.0], [2.0], [3.0]]),
+        }
+    )
+    parquet.write_table(table, tmp_path / "odd.parquet")
+    imported = open_source(tmp_path / "odd.parquet", settings=KNOWN)
+    assert [t.columns["val_loss"].tolist() for t in imported.trajectories] == [[5, 4], [3]]
+    assert noted(imported, "train_loss", "not numbers")
+
+
+# The token axis
+
+
+def test_steps_need_the_tokens_of_a_step(tmp_path):
+    with pytest.raises(InputError, match=r"give batch_size and sequence_length \(or tokens_per_step\) in settings"):
+        read(tmp_path, "step,val_loss\n0,5\n10,4\n", settings={})
+    assert only(
+        read(tmp_path, "step,val_loss\n0,5\n10,4\n", settings={"tokens_per_step": 100})
+    ).tokens.tolist() == [0, 1000]  # fmt: skip
+
+
+def test_a_batch_size_that_changes_is_added_up(tmp_path):
+    imported = read(
+        tmp_path,
+        "step,val_loss,batch_size\n10,5,4\n20,4,4\n30,3,8\n",
+        settings={"sequence_length": 16},
+    )
+    assert only(imported).tokens.tolist() == [640, 1280, 2560]
+    assert only(imported).info.batch_size == 8
+    assert noted(imported, "batch size of each row")
+
+
+def test_rows_without_tokens_get_them_from_their_step(tmp_path):
+    imported = read(tmp_path, "step,tokens,val_loss,train_loss\n10,100,,5\n15,,4,\n20,200,,3\n40,,1,\n")
+    assert only(imported).tokens.tolist() == [100, 150, 200]
+    assert noted(imported, "interpolated from their step: 1")
+    assert noted(imported, "tokens is missing", ": 1")
+
+
+def test_a_step_may_be_said_to_count_tokens(tmp_path):
+    trajectory = only(read(tmp_path, "step,val_loss\n0,5\n10,4\n", mapping={"tokens": "step"}, settings={}))
+    assert trajectory.tokens.tolist() == [0, 10]
+    assert "step" not in trajectory.columns
+
+
+# Ragged, torn, doubled, unsorted
+
+
+def test_restarts_keep_the_last_writing_of_each_step(tmp_path):
+    imported = read(tmp_path, "step,val_loss\n0,5\n10,4\n20,3\n10,4.5\n20,3.5\n30,2\n")
+    assert only(imported).columns["val_loss"].tolist() == [5, 4.5, 3.5, 2]
+    assert noted(imported, "step goes back", ": 1")
+    assert noted(imported, "written again", "the last is kept: 2")
+
+
+def test_rows_of_one_step_with_different_columns_become_one(tmp_path):
+    imported = read(tmp_path, "step,train_loss,val_loss\n0,6,\n0,,5\n10,5,\n10,,4\n")
+    assert only(imported).columns["train_loss"].tolist() == [6, 5]
+    assert only(imported).columns["val_loss"].tolist() == [5, 4]
+    assert noted(imported, "made into one: 2")
+    assert not noted(imported, "written again")
+
+
+def test_a_shuffled_file_reads_as_the_sorted_one(tmp_path):
+    table = rows(50)
+    shuffled = [table[k] for k in np.random.default_rng(0).permutation(len(table))]
+    options = {"mapping": {"val_loss": "eval/loss"}, "settings": KNOWN}
+    a, b = (
+        {
+            t.info.source.split(":")[-1]: t
+            for t in open_source(write_rows(tmp_path / name, part), **options).trajectories
+        }
+        for name, part in (("a.csv", table), ("b.csv", shuffled))
+    )
+    for run in a:
+        for name, values in a[run].columns.items():
+            np.testing.assert_array_equal(values, b[run].columns[name])
+
+
+def test_ragged_and_wordy_lines_are_counted(tmp_path):
+    imported = read(tmp_path, "step,val_loss\n0,5\n10\n20,oops\n30,3,3\nx,2\n-10,9\n40,2\n")
+    assert only(imported).columns["step"].tolist() == [0, 20, 40]
+    assert noted(imported, "not as many fields as the first", ": 2")
+    assert noted(imported, "values of val_loss that are not numbers", ": 1")
+    assert noted(imported, "step is missing, negative or no number, left out: 2")
+
+
+@pytest.mark.parametrize("end", ['{"step": 20, "val_l', "[1, 2]", '{"step": NaN}{'])
+def test_a_half_written_last_line_is_left_out(tmp_path, end):
+    imported = read(tmp_path, '{"step": 0, "val_loss": 5}\n{"step": 10, "val_loss": 4}\n' + end, "run.jsonl")
+    assert only(imported).columns["val_loss"].tolist() == [5, 4]
+    assert noted(imported, "last line is half-written")
+
+
+def test_a_csv_without_a_last_line_end_is_suspicious(tmp_path):
+    assert noted(read(tmp_path, "step,val_loss\n0,5\n10,4"), "the last line has no end")
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "trainer_state.json"])
+def test_a_name_that_is_twice_in_an_object_is_noted(tmp_path, name):
+    row = '{"step": 0, "val_loss": 5, "val_loss": 4}'
+    text = row + "\n" if name == "run.jsonl" else f'{{"log_history": [{row}]}}'
+    imported = read(tmp_path, text, name, mapping={"val_loss": "val_loss"})
+    assert only(imported).columns["val_loss"].tolist() == [4]
+    assert noted(imported, "twice in one JSON object, of which the last counts: 1")
+
+
+def test_nested_json_has_names_with_dots(tmp_path):
+    line = '{"step": %d, "eval": {"loss": %g}, "optim": {"lr": 0.5}}\n'
+    text = "".join(line % (k, 5 - k) for k in range(3))
+    trajectory = only(read(tmp_path, text, "run.jsonl", mapping={"val_loss": "eval.loss", "learning_rate": "optim.lr"}))
+    assert trajectory.columns["val_loss"].tolist() == [5, 4, 3]
+    assert trajectory.info.learning_rate == 0.5
+
+
+# NaN and infinity
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "inf", "-inf", "Infinity", "1e999"])
+def test_a_loss_that_ends_as_no_number_has_diverged(tmp_path, word):
+    imported = read(tmp_path, f"step,val_loss\n0,5\n10,4\n20,{word}\n30,{word}\n")
+    assert only(imported).info.status == "diverged"
+    assert only(imported).last("val_loss") == 4
+    assert noted(imported, "taken as diverged: 1")
+
+
+def test_a_loss_that_recovers_has_not_diverged(tmp_path):
+    imported = read(tmp_path, "step,val_loss\n0,5\n10,nan\n20,3\n")
+    assert only(imported).info.status == "finished"
+    assert math.isnan(only(imported).columns["val_loss"][1])
+    assert noted(imported, "val_loss that are not finite", ": 1")
+
+
+def test_an_empty_cell_is_no_divergence(tmp_path):
+    assert only(read(tmp_path, "step,val_loss,train_loss\n0,5,5\n10,,4\n")).info.status == "finished"
+
+
+def test_a_run_that_never_had_a_loss_is_left_out_and_said(tmp_path):
+    imported = read(tmp_path, "run,step,val_loss\na,0,5\na,10,4\nb,0,\nb,10,\nc,0,nan\n")
+    assert [t.info.status for t in imported.trajectories] == ["finished", "diverged"]
+    assert noted(imported, "runs without val_loss, left out: 1 (b)")
+
+
+# Names and settings
+
+
+def test_another_loss_can_be_named(tmp_path):
+    text = "step,loss\n0,5\n10,4\n"
+    with pytest.raises(InputError, match="has no run with val_loss: map it, .*its columns are step, loss"):
+        read(tmp_path, text)
+    assert only(read(tmp_path, text, mapping={"train_loss": "loss"}, loss="train_loss")).last("train_loss") == 4
+    assert only(read(tmp_path, text, loss="loss")).last("loss") == 4
+
+
+def test_losses_in_rows_without_a_position_are_no_losses(tmp_path):
+    with pytest.raises(InputError, match="no val_loss in any row with a position: map both tokens and step"):
+        read(tmp_path, "tokens,val_loss,train_loss\n10,,5\n,4,\n")
+
+
+def test_a_mapped_name_that_is_nowhere_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has no 'eval/los' to read as val_loss: its columns are step, val_loss"):
+        read(tmp_path, "step,val_loss\n0,5\n", mapping={"val_loss": "eval/los"})
+
+
+def test_a_column_with_our_name_gives_way_to_the_mapped_one(tmp_path):
+    imported = read(tmp_path, "step,val_loss,ema\n0,5,6\n10,4,5\n", mapping={"val_loss": "ema"})
+    assert only(imported).last("val_loss") == 5
+    assert noted(imported, "column val_loss left out, since ema is to be read as val_loss")
+
+
+def test_columns_without_a_name_of_ours_are_listed(tmp_path):
+    assert noted(read(tmp_path, "step,val_loss,epoch,gpu\n0,5,0,a\n"), "no name for, left out: epoch, gpu")
+
+
+def test_the_convention_of_weight_decay_is_never_guessed(tmp_path):
+    text = "step,val_loss,weight_decay\n0,5,0.1\n"
+    imported = read(tmp_path, text)
+    assert only(imported).info.weight_decay_convention == "unknown"
+    assert noted(imported, "weight_decay_convention='coupled'")
+    imported = read(tmp_path, text, weight_decay_convention="independent")
+    assert only(imported).info.weight_decay_convention == "independent"
+    assert not noted(imported, "convention")
+
+
+def test_conventions_convert_to_and_fro():
+    assert to_coupled(1e-4, 1e-3) == pytest.approx(0.1)
+    assert to_independent(to_coupled(1e-4, 1e-3), 1e-3) == pytest.approx(1e-4)
+    np.testing.assert_allclose(to_coupled(np.array([1e-4, 2e-4]), np.array([1e-3, 1e-3])), [0.1, 0.2])
+    with pytest.raises(InputError, match="above 0"):
+        to_coupled(0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected", "words"),
+    [
+        ([3, 3, 3, 3], 3, "constant at 3"),
+        ([1, 2, 3, 3, 3], 3, "rising to 3, constant at 3"),
+        ([1, 3, 3, 2, 1, 0, 0], 3, "rising to 3, constant at 3, falling to 0, constant at 0"),
+        ([3, 2.5, 2, 1, 0.1], 3, "falling to 0.1"),
+        ([3, 3, 1, 1, 1], 1, "constant at 3, falling to 1, constant at 1"),
+        ([1, 2, 3], 3, "rising to 3"),
+    ],
+)
+def test_the_rate_of_a_schedule_is_that_of_its_last_row_before_a_decay(tmp_path, rates, expected, words):
+    text = "step,val_loss,learning_rate\n" + "".join(f"{k},5,{rate}\n" for k, rate in enumerate(rates))
+    info = only(read(tmp_path, text)).info
+    assert (info.learning_rate, info.schedule) == (expected, words)
+    assert only(read(tmp_path, text)).columns["learning_rate"].tolist() == rates
+
+
+def test_what_the_user_says_counts_and_a_contradiction_is_noted(tmp_path):
+    text = "step,val_loss,learning_rate,batch_size\n0,5,0.1,8\n10,4,0.1,8\n"
+    imported = read(tmp_path, text, settings={"learning_rate": "2^-3", "batch_size": 4, "sequence_length": 16})
+    assert (only(imported).info.learning_rate, only(imported).info.batch_size) == (0.125, 4)
+    assert only(imported).tokens.tolist() == [0, 10 * STEP]
+    assert noted(imported, "learning_rate of the rows replaced by the one that was given")
+    assert noted(imported, "batch_size of the rows replaced by the one that was given")
+
+
+def test_settings_that_make_no_sense_are_unknown_in_files_and_refused_from_the_user(tmp_path):
+    imported = read(tmp_path, "step,val_loss,seed\n0,5,1.5\n")
+    assert only(imported).info.seed == "unknown"
+    assert noted(imported, "seed=1.5 must be a whole number", "read as unknown")
+    with pytest.raises(InputError, match="batch_size='many' must be a whole number"):
+        read(tmp_path, "step,val_loss\n0,5\n", settings={"batch_size": "many"})
+    with pytest.raises(InputError, match="settings has 'lr', which is none"):
+        read(tmp_path, "step,val_loss\n0,5\n", settings={"lr": 1})
+    with pytest.raises(InputError, match="weight_decay_convention='both' must be one of"):
+        read(tmp_path, "step,val_loss\n0,5\n", weight_decay_convention="both")
+
+
+def test_a_status_column_says_how_runs_ended(tmp_path):
+    text = "run,step,val_loss,status\na,0,5,finished\nb,0,5,failed\nc,0,5,exploded\n"
+    imported = read(tmp_path, text)
+    assert [t.info.status for t in imported.trajectories] == ["finished", "failed", "finished"]
+    assert noted(imported, "status='exploded' must be one of", "(c)")
+
+
+def test_the_command_line_spells_mappings_and_settings():
+    assert parse_mapping(["val_loss=eval/loss", "tokens=a=b"]) == {"val_loss": "eval/loss", "tokens": "a=b"}
+    assert parse_settings(["batch_size=64", "learning_rate=2^-10"]) == {"batch_size": 64, "learning_rate": 2**-10}
+    for words in (["val_loss"], ["=x"], ["val_loss="], ["a=b", "a=c"]):
+        with pytest.raises(InputError, match="--map"):
+            parse_mapping(words)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\x00", "step,val_loss\n"])
+def test_files_without_rows_are_refused(tmp_path, text):
+    with pytest.raises(InputError):
+        read(tmp_path, text)
+
+
+# Size, and curves that others made
+
+
+def test_ten_thousand_runs_take_seconds(tmp_path):
+    num_runs, num_rows = 10_000, 20
+    run = np.repeat(np.arange(num_runs), num_rows)
+    table = pa.table(
+        {
+            "run": run,
+            "step": np.tile(np.arange(num_rows), num_runs),
+            "val_loss": 5 - run / num_runs,
+            "learning_rate": np.repeat(np.linspace(1e-4, 1e-2, num_runs), num_rows),
+        }
+    )
+    parquet.write_table(table, tmp_path / "many.parquet")
+    began = time.process_time()
+    imported = open_source(tmp_path / "many.parquet", settings=KNOWN)
+    assert time.process_time() - began < 30
+    assert len(imported.trajectories) == num_runs
+    assert imported.trajectories[-1].last("val_loss") == 5 - (num_runs - 1) / num_runs
+    assert len(" ".join(imported.notes)) < 2000, "a thousand equal notes are one"
+
+
+def test_curves_of_the_multi_power_law_are_read():
+    for folder in sorted(CURVES.glob("csv_*")):  # where they are not, there is nothing to read
+        imported = open_source(
+            folder, mapping={"val_loss": "loss", "learning_rate": "lr"}, settings={"tokens_per_step": 1}
+        )
+        rates = {Path(t.info.source).stem: t.info for t in imported.trajectories}
+        assert len(rates) == 9
+        assert all(len(t.tokens) > 90 for t in imported.trajectories)
+        assert rates["constant_24000"].schedule == "constant at 0.0003"
+        assert rates["wsd_20000_24000"].learning_rate == pytest.approx(3e-4)
+        assert rates["wsdcon_9"].learning_rate < 3e-4, "a lower plateau is the last phase"
