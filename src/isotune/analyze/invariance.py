@@ -1,0 +1,886 @@
+"""What the runs of a sweep are invariant to: LR, ELR = LR * WD, WD or another product LR^a WD^b, and when that shifts.
+
+Two stratified permutation tests ask whether a setting matters at all:
+
+    p_wd    given LR, does WD matter?    values shuffled among cells of one LR; F of a quadratic in log2 ELR
+    p_lr    given ELR, does LR matter?   values shuffled among cells of one ELR; F of a quadratic in log2 LR
+
+Shuffling freely would ask whether anything matters, which is always so. A test that finds nothing shows nothing, so
+invariance needs equivalence too: what changes along the invariant direction is under 20 % of what changes across it.
+
+    strength = mean over neighbouring cells, g octaves apart, of (difference / g)^2 - 2 cell_noise / g^2
+    share    = sqrt(strength along / strength across), jackknifed by leaving out one LR (for WD: one WD) at a time
+
+    candidate   along (must not matter)     across (must matter)       test across
+    ELR         LR within ELR strata        WD within LR strata        p_wd
+    LR          WD within LR strata         LR within WD strata        p_lr
+    WD          LR within WD strata         WD within LR strata        p_wd
+
+The index is the angle theta for which the value is best a cubic in cos(theta) log2 LR + sin(theta) log2 WD: 0 degrees
+is LR, 45 ELR, 90 WD. Its interval holds every angle whose residuals an F test does not tell from the best angle's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from isotune.analyze.curves import Curves, common_curves, log2_settings
+from isotune.analyze.distances import BOOTSTRAP_DRAWS, MAX_FAILED_DRAWS, draw_cells, same_up_to
+from isotune.errors import InputError
+from isotune.recipe.quantities import show
+from isotune.runs.trajectory import Trajectory
+
+Verdict = Literal["LR", "ELR", "WD", "another", "neither", "undecided"]
+
+ALPHA = 0.05
+EQUIVALENCE_SHARE = 0.2
+PERMUTATIONS = 9999
+MIN_DISTINCT_SHUFFLES = 40  # below, a permutation p-value could never be small
+MIN_CELLS = 6
+MIN_ANGLE_CELLS = 7  # four coefficients and an angle, and something left over
+MIN_NOISE_FREEDOM = 3
+MIN_NEIGHBOURS = 2  # pairs that a strength is a mean of, whichever LR is left out
+MIN_NEIGHBOURS_PER_CELL = 0.25  # fewer: the runs lie off any grid, and a few of them agree by accident
+MIN_SHIFT_TRIANGLES = 6
+EXTREME_PART = 1 / 6  # of the points: where n is smallest and largest
+SHIFT_REACH = 2.0  # octaves around the shift that are fitted
+ANGLE_STEP = 0.5  # degrees
+FIRST_ANGLE = -45.0
+SALIENT_BOUNDARY = 22.5  # degrees: halfway between LR and ELR
+_CONSTANT = 1e-12  # of the values' size: less scatter is rounding
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much a value changes along a direction, as a share of its change across; 0 is perfect invariance."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    reason: str = ""  # why there is none
+
+    @property
+    def missing(self) -> bool:
+        return math.isnan(self.high)
+
+
+@dataclass(frozen=True)
+class Angle:
+    """The index LR^a WD^b in degrees, atan2(b, a): 0 is LR, 45 ELR, 90 WD. Half turns are equal."""
+
+    degrees: float
+    low: float
+    high: float
+    level: float
+    unexplained: float  # residual mean square of the cubic, over the variance of the values
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """What the values are invariant to, the numbers that say so, and the reasons in words."""
+
+    verdict: Verdict
+    angle: Angle
+    p_wd: float  # given LR, does WD matter?
+    p_lr: float  # given ELR, does LR matter?
+    elr_share: Share
+    lr_share: Share
+    wd_share: Share
+    cell_noise: float  # variance of a cell's value
+    num_cells: int
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PowerShift:
+    """An exponent of the time at which the invariance shifts, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where three neighbouring runs begin to differ more at equal LR than at equal ELR."""
+
+    log2_lr: float
+    log2_wd: float
+    tokens: float
+    memory_times: float
+    censored: Literal["no", "before", "after"]  # before: already at the first point; after: not by the last
+
+
+@dataclass(frozen=True)
+class WindowAngle:
+    """The index over a window of tokens."""
+
+    start_tokens: float
+    end_tokens: float
+    median_memory_times: float
+    angle: Angle
+
+
+@dataclass(frozen=True)
+class Shift:
+    """When invariance moves from LR to ELR: at n = memory_times, after tokens ~ LR^learning_rate * WD^weight_decay."""
+
+    verdict: Literal["shift", "undecided"]
+    memory_times: PowerShift
+    quartiles: tuple[float, float]  # of n over the crossings
+    learning_rate: PowerShift
+    weight_decay: PowerShift
+    level: float
+    crossings: tuple[Crossing, ...]
+    angles: tuple[WindowAngle, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def invariance(
+    log2_lr: ArrayLike,
+    log2_wd: ArrayLike,
+    value: ArrayLike,
+    *,
+    cell_noise: float | None = None,
+    cell_noise_freedom: float = math.inf,
+    alpha: float = ALPHA,
+    equivalence_share: float = EQUIVALENCE_SHARE,
+    level: float = 0.9,
+    permutations: int = PERMUTATIONS,
+    random_seed: int = 0,
+) -> Invariance:
+    """What the value (one per run, or a curve per run, which is averaged) is invariant to, with the reasons.
+
+    WD is coupled (see curves.log2_settings). Seeds of one cell are averaged. `cell_noise`, the variance of a cell's
+    value, comes from twins or seeds where the caller has them, with `cell_noise_freedom` degrees of freedom. Left out,
+    it is what seeds say, or else what is left of the values once a term for each LR, each WD and each ELR is taken out.
+
+    ELR, LR or WD: the test across finds an effect, and the share's interval at `level` lies below `equivalence_share`.
+    Neither (or another, if one index explains the values): no share is that small, and given LR, given ELR and given WD
+    the rest of a quadratic surface matters, each by a stratified permutation test. Undecided: none of this is shown.
+    """
+    cells = _cells(log2_lr, log2_wd, value)
+    refusal = _refusal(cells)
+    if refusal:
+        return _undecided(cells, level, refusal)
+    noise, freedom, noise_words = _cell_noise(cells, cell_noise, cell_noise_freedom)
+    p_wd = _stratified_test(cells.value, cells.lr, _powers(cells.elr), permutations, random_seed)
+    p_lr = _stratified_test(cells.value, cells.elr, _powers(cells.lr), permutations, random_seed + 1)
+    within_lr, within_wd, within_elr = (cells.lr, cells.wd), (cells.wd, cells.lr), (cells.elr, cells.lr)
+
+    def share(along: _Direction, across: _Direction, leave_out: np.ndarray) -> Share:
+        return _share(cells.value, along, across, leave_out, noise, freedom, level)
+
+    shares = {
+        "ELR": share(within_elr, within_lr, cells.lr),
+        "LR": share(within_lr, within_wd, cells.lr),
+        "WD": share(within_wd, within_lr, cells.wd),
+    }
+    angle = index_angle(cells.lr, cells.wd, cells.value, level=level)
+    across = {"ELR": p_wd, "LR": p_lr, "WD": p_wd}
+    strata = {"ELR": cells.elr, "LR": cells.lr, "WD": cells.wd}
+    surface = _quadratic(cells.lr, cells.wd)
+    beyond = {
+        name: _stratified_test(cells.value, labels, surface, permutations, random_seed + 2)
+        for name, labels in strata.items()
+    }
+    verdict, reasons = _verdict(across, beyond, shares, angle, alpha, equivalence_share)
+    if noise_words and verdict == "undecided":
+        reasons = (*reasons, noise_words)
+    return Invariance(
+        verdict,
+        angle,
+        p_wd.p,
+        p_lr.p,
+        shares["ELR"],
+        shares["LR"],
+        shares["WD"],
+        noise,
+        len(cells.value),
+        reasons,
+        tuple(test.warning for test in (p_wd, p_lr) if test.warning),
+    )
+
+
+def invariance_of_curves(
+    curves: Curves, *, alpha: float = ALPHA, level: float = 0.9, permutations: int = PERMUTATIONS, random_seed: int = 0
+) -> Invariance:
+    """What the runs' means over their common window are invariant to."""
+    log2_lr, log2_wd = log2_settings(curves.infos)
+    return invariance(
+        log2_lr, log2_wd, curves.values, alpha=alpha, level=level, permutations=permutations, random_seed=random_seed
+    )
+
+
+def index_angle(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, *, level: float = 0.9) -> Angle:
+    """The angle theta with the least residual of value = cubic in cos(theta) log2 LR + sin(theta) log2 WD.
+
+    The interval holds every angle with R(theta) <= R_min * (1 + F / (n - 5)), F the quantile of F(1, n - 5): exact
+    for normal errors of a straight index, wide where the cubic fits badly.
+    """
+    x, y, z = _columns(log2_lr, log2_wd, value)
+    freedom = len(z) - 5
+    total = float(((z - z.mean()) ** 2).sum())
+    if len(z) < MIN_ANGLE_CELLS or total <= (_CONSTANT * np.abs(z).max(initial=0.0)) ** 2 * len(z):
+        few = len(z) < MIN_ANGLE_CELLS
+        why = f"{len(z)} cells are too few for an angle: it takes {MIN_ANGLE_CELLS}" if few else "all values are equal"
+        return Angle(math.nan, math.nan, math.nan, level, math.nan, why)
+    coarse = FIRST_ANGLE + ANGLE_STEP * np.arange(round(180 / ANGLE_STEP))
+    weights = np.ones((1, len(z)))
+    first = coarse[int(np.argmin(_residuals(x, y, z, coarse, weights)[0]))]
+    turns = np.concatenate([coarse - first, np.linspace(-ANGLE_STEP, ANGLE_STEP, 51)])
+    turns = np.unique(np.round((turns + 90) % 180 - 90, 6))  # from the best angle, -90 to 90
+    residuals = _residuals(x, y, z, first + turns, weights)[0]
+    best = int(np.argmin(residuals))
+    quantile = float(special.fdtri(1, freedom, level))
+    limit = residuals[best] * (1 + quantile / freedom) + 1e-14 * total
+    low, high = _around(turns, residuals, limit)
+    degrees = float((first + turns[best] - FIRST_ANGLE) % 180 + FIRST_ANGLE)
+    shift = degrees - turns[best]
+    unexplained = residuals[best] / freedom / (total / (len(z) - 1))
+    wide = high - low >= 175
+    return Angle(
+        degrees,
+        float(low + shift),
+        float(high + shift),
+        level,
+        float(unexplained),
+        "no angle is ruled out" if wide else "",
+    )
+
+
+def bootstrap_angle(
+    log2_lr: ArrayLike,
+    log2_wd: ArrayLike,
+    value: ArrayLike,
+    *,
+    level: float = 0.9,
+    draws: int = BOOTSTRAP_DRAWS,
+    random_seed: int = 0,
+) -> Angle:
+    """The angle with the percentile interval of a cell bootstrap: cells are drawn with replacement."""
+    x, y, z = _columns(log2_lr, log2_wd, value)
+    angle = index_angle(x, y, z, level=level)
+    if math.isnan(angle.degrees):
+        return angle
+    drawn = angle_draws(x, y, z, draw_cells(len(z), draws, random_seed))
+    turns = (drawn[np.isfinite(drawn)] - angle.degrees + 90) % 180 - 90
+    if len(turns) < (1 - MAX_FAILED_DRAWS) * len(drawn):
+        return Angle(angle.degrees, math.nan, math.nan, level, angle.unexplained, "too few draws give an angle")
+    low, high = np.quantile(turns[:draws], [(1 - level) / 2, (1 + level) / 2])
+    return Angle(
+        angle.degrees, angle.degrees + float(low), angle.degrees + float(high), level, angle.unexplained, angle.reason
+    )
+
+
+def angle_draws(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, weights: np.ndarray) -> np.ndarray:
+    """The angle for each row of weights [draws x cells], on the grid of half degrees; NaN with under seven cells."""
+    x, y, z = _columns(log2_lr, log2_wd, value)
+    angles = FIRST_ANGLE + ANGLE_STEP * np.arange(round(180 / ANGLE_STEP))
+    best = angles[np.argmin(_residuals(x, y, z, angles, weights), axis=1)]
+    return np.where((weights > 0).sum(axis=1) >= MIN_ANGLE_CELLS, best, np.nan)
+
+
+def passing_point(positions: ArrayLike, degrees: ArrayLike, boundary: float = SALIENT_BOUNDARY) -> float:
+    """The position at which an angle first passes the boundary, log-linear between windows; NaN if it never does.
+
+    Past it from the start: the first position, which then is an upper bound.
+
+    >>> passing_point([1e5, 4e5, 16e5], [2.5, 12.5, 32.5])
+    800000.0
+    """
+    position, angle = np.log2(np.asarray(positions, dtype=float)), np.asarray(degrees, dtype=float)
+    past = np.flatnonzero(angle >= boundary)
+    if not len(past):
+        return math.nan
+    after = int(past[0])
+    if after == 0:
+        return float(2.0 ** position[0])
+    part = (boundary - angle[after - 1]) / (angle[after] - angle[after - 1])
+    return float(round(2.0 ** (position[after - 1] + part * (position[after] - position[after - 1])), 6))
+
+
+def find_shift(
+    runs: Curves | Sequence[Trajectory],
+    column: str = "val_loss",
+    *,
+    level: float = 0.9,
+    num_windows: int = 5,
+) -> Shift:
+    """When the invariance shifts from LR to ELR: the n at which it does, and t* ~ LR^a WD^b, with intervals.
+
+    Of three neighbouring runs two have equal ELR and two have equal LR:
+
+        A = difference at equal LR,  B = difference at equal ELR,  c = (A^2 - B^2) / (A^2 + B^2):  -1 early, 1 late
+
+    Chance moves c towards 0 but not its change of sign, since it adds as much to A^2 as to B^2. All triples together
+    are fitted within two octaves of the change, LR, WD and n being those of the pair of equal LR:
+
+        c = b0 + b1 log2 LR + b2 log2 WD + b3 log2 t + (b4 s^2 + b5 s^3),  s = log2 t / t*;   c = 0 at t = t*
+
+    so t* ~ LR^(-b1/b3) WD^(-b2/b3), and likewise for n, with log2 n for all three. Standard errors allow for triples
+    that share runs. Undecided unless c is below 0 at small n and above 0 at large n.
+    """
+    curves = runs if isinstance(runs, Curves) else common_curves(runs, column)
+    x, y = log2_settings(curves.infos)
+    x, y, curves = _one_seed(x, y, curves)
+    angles = _window_angles(x, y, curves, num_windows, level)
+    triangles = _triangles(x, y)
+    if np.isnan(curves.memory_times).any():
+        return _no_shift(level, angles, (), "n is unknown: steps, LR, WD or the weight decay convention are missing")
+    if len(triangles) < MIN_SHIFT_TRIANGLES:
+        why = f"{len(triangles)} triples of neighbouring runs (two of equal LR, two of equal ELR)"
+        return _no_shift(level, angles, (), f"{why} are too few: it takes {MIN_SHIFT_TRIANGLES}, a grid of 3 x 3 has 8")
+    if curves.values.shape[1] < 6:
+        return _no_shift(level, angles, (), f"{curves.values.shape[1]} points are too few to see a shift: it takes 6")
+    log_t = np.log2(curves.tokens)
+    c = _contrasts(curves.values, triangles)
+    crossings = _crossings(x, y, curves, triangles, c, log_t)
+    shared = _share_runs(triangles)
+    log_n = np.log2(curves.memory_times)[triangles[:, 1:]].mean(axis=1)
+    unseen = _shift_is_unseen(c, log_n, shared)
+    if unseen:
+        return _no_shift(level, angles, crossings, unseen)
+    settings = np.array([[crossing.log2_lr, crossing.log2_wd] for crossing in crossings])
+    return _fit_shift(c, log_t, log_n, settings, shared, crossings, level, angles)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Settings and mean value of each cell; LR, WD and ELR are equal where they agree up to rounding."""
+
+    lr: np.ndarray
+    wd: np.ndarray
+    elr: np.ndarray
+    value: np.ndarray
+    seed_noise: float  # of a cell's mean, NaN without seeds
+    seed_freedom: int
+
+
+@dataclass(frozen=True)
+class _Test:
+    p: float
+    warning: str = ""
+
+
+_Direction = tuple[np.ndarray, np.ndarray]  # strata, and the position within them
+
+
+def _columns(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x, y, z = (np.asarray(column, dtype=float) for column in (log2_lr, log2_wd, value))
+    if z.ndim == 2:
+        z = z.mean(axis=1)
+    if not (x.ndim == y.ndim == z.ndim == 1 and len(x) == len(y) == len(z)):
+        raise InputError(f"LR, WD and values must be rows of one length: these are {x.shape}, {y.shape}, {z.shape}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(z).all()):
+        raise InputError("LR, WD and values must be finite: leave out runs that diverged or were not measured")
+    return x, y, z
+
+
+def _cells(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike) -> _Cells:
+    x, y, z = _columns(log2_lr, log2_wd, value)
+    x, y = same_up_to(x), same_up_to(y)
+    settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
+    cell = cell.ravel()
+    counts = np.bincount(cell, minlength=len(settings))
+    means = np.bincount(cell, weights=z, minlength=len(settings)) / np.maximum(counts, 1)
+    freedom = len(z) - len(settings)
+    noise = math.nan
+    if freedom:
+        noise = float(((z - means[cell]) ** 2).sum()) / freedom * float(np.mean(1 / counts))
+    return _Cells(settings[:, 0], settings[:, 1], same_up_to(settings.sum(axis=1)), means, noise, freedom)
+
+
+def _refusal(cells: _Cells) -> str:
+    """Why nothing can be said, or nothing."""
+    num_lr, num_wd = len(np.unique(cells.lr)), len(np.unique(cells.wd))
+    if len(cells.value) < 3:
+        return f"{len(cells.value)} settings say nothing about a direction: it takes {MIN_CELLS}, three LR by two WD"
+    if num_lr < 2:
+        return "all runs have one LR: nothing tells LR from WD; add runs with another LR"
+    if num_wd < 2:
+        return "all runs have one WD: nothing tells LR from ELR; add runs with another WD"
+    if len(cells.value) < MIN_CELLS:
+        return f"{len(cells.value)} cells are too few: it takes {MIN_CELLS}"
+    if np.ptp(cells.value) <= _CONSTANT * np.abs(cells.value).max():
+        return "all values are equal: nothing depends on LR or WD"
+    return ""
+
+
+def _undecided(cells: _Cells, level: float, reason: str) -> Invariance:
+    nan = math.nan
+    no_share = Share(nan, nan, nan, level, reason)
+    angle = Angle(nan, nan, nan, level, nan, reason)
+    return Invariance("undecided", angle, nan, nan, no_share, no_share, no_share, nan, len(cells.value), (reason,))
+
+
+def _cell_noise(cells: _Cells, given: float | None, given_freedom: float) -> tuple[float, float, str]:
+    """(variance of a cell's value, degrees of freedom, a word on it): given, from seeds, or from what terms leave."""
+    if given is not None:
+        if not 0 <= given < math.inf:
+            raise InputError(f"cell_noise={show(given)} must be a variance of at least 0")
+        return given, given_freedom, ""
+    if cells.seed_freedom >= MIN_NOISE_FREEDOM:
+        return cells.seed_noise, float(cells.seed_freedom), ""
+    for design in (_terms(cells.lr, cells.wd, cells.elr), _quadratic(cells.lr, cells.wd)):
+        basis = _orthonormal(design)
+        freedom = len(cells.value) - basis.shape[1]
+        if freedom >= MIN_NOISE_FREEDOM:
+            rest = cells.value - basis @ (basis.T @ cells.value)
+            return float(rest @ rest) / freedom, float(freedom), ""
+    return math.nan, 0.0, "the noise of a cell is unknown: add seeds, perturbed twins or more cells"
+
+
+def _terms(*labels: np.ndarray) -> np.ndarray:
+    """A column for each value of each label."""
+    return np.column_stack([column[:, None] == np.unique(column) for column in labels]).astype(float)
+
+
+def _quadratic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    u, v = x - x.mean(), y - y.mean()
+    return np.column_stack([np.ones_like(u), u, v, u * u, u * v, v * v])
+
+
+def _powers(position: np.ndarray) -> np.ndarray:
+    u = position - position.mean()
+    return np.column_stack([u, u * u])
+
+
+def _orthonormal(design: np.ndarray) -> np.ndarray:
+    left, singular, _ = np.linalg.svd(design, full_matrices=False)
+    return left[:, singular > 1e-9 * singular[0]] if len(singular) else left
+
+
+def _stratified_test(
+    value: np.ndarray, strata: np.ndarray, columns: np.ndarray, permutations: int, random_seed: int
+) -> _Test:
+    """p of: given the stratum, do the columns matter? Values are shuffled within strata only.
+
+    The scatter within strata is the same for all shuffles, so F goes up with what the columns explain, |Q' value|^2.
+    """
+    labels, stratum = np.unique(strata, return_inverse=True)
+    sizes = np.bincount(stratum)
+    num_shuffles = math.prod(math.factorial(int(size)) for size in sizes)
+    if num_shuffles == 1:
+        return _Test(math.nan, "no two cells share a stratum: a test cannot be made")
+    within = value - (np.bincount(stratum, weights=value) / sizes)[stratum]
+    within_columns = _centred(columns, stratum, sizes)
+    if num_shuffles < MIN_DISTINCT_SHUFFLES:
+        return _line_test(within, within_columns, len(labels), num_shuffles)
+    basis = _orthonormal(within_columns)
+    shuffled = _shuffles(stratum, num_shuffles, permutations, random_seed)
+    explained = ((within[shuffled] @ basis) ** 2).sum(axis=1)
+    observed = float(((within @ basis) ** 2).sum())
+    count = int((explained >= observed - 1e-10 * float(within @ within)).sum())
+    return _Test(count / len(shuffled) if num_shuffles <= permutations else (1 + count) / (1 + len(shuffled)))
+
+
+def _centred(columns: np.ndarray, stratum: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The columns minus their means within strata."""
+    means = np.array([np.bincount(stratum, weights=column) / sizes for column in columns.T]).T
+    return columns - means[stratum]
+
+
+def _line_test(within: np.ndarray, columns: np.ndarray, num_strata: int, num_shuffles: int) -> _Test:
+    """The F test of the first column that varies within strata."""
+    squares = (columns**2).sum(axis=0)
+    line = columns[:, int(np.argmax(squares > 1e-9))]
+    freedom = len(within) - num_strata - 1
+    if freedom < 1:
+        return _Test(math.nan, "too few cells share a stratum: a test cannot be made")
+    total = float(within @ within)
+    explained = float(within @ line) ** 2 / float(line @ line)
+    f = explained * freedom / max(total - explained, 1e-300)
+    return _Test(
+        float(special.fdtrc(1, freedom, f)),
+        f"{num_shuffles} shuffles are too few for a permutation test: the F test of a straight line took its place",
+    )
+
+
+def _shuffles(stratum: np.ndarray, num_shuffles: int, permutations: int, random_seed: int) -> np.ndarray:
+    """Rows of indices that move cells within their stratum only: all there are, or as many random ones."""
+    members = [np.flatnonzero(stratum == index) for index in range(int(stratum.max()) + 1)]
+    order = np.concatenate(members)
+    if num_shuffles <= permutations:
+        rows = [np.concatenate(row) for row in itertools.product(*(itertools.permutations(group) for group in members))]
+        moved = np.array(rows, dtype=int)
+    else:
+        keys = np.random.default_rng(random_seed).random((permutations, len(order)))
+        keys += stratum[order]  # strata stay in their places
+        moved = order[np.argsort(keys, axis=1)]
+    indices = np.empty_like(moved)
+    indices[:, order] = moved
+    return indices
+
+
+def _share(
+    value: np.ndarray,
+    along: _Direction,
+    across: _Direction,
+    leave_out: np.ndarray,
+    noise: float,
+    freedom: float,
+    level: float,
+) -> Share:
+    """sqrt(strength along / strength across) with its jackknife interval; the noise's error is added in quadrature."""
+
+    def missing(reason: str) -> Share:
+        return Share(math.nan, math.nan, math.nan, level, reason)
+
+    units = np.unique(leave_out)
+    if math.isnan(noise):
+        return missing("the noise of a cell is unknown")
+    if len(units) < 3:
+        return missing(f"{len(units)} values to leave out one at a time are too few for an interval: it takes 3")
+    everything = np.ones(len(value), dtype=bool)
+    strengths = np.array(
+        [
+            [_strength(value, direction, kept, noise) for direction in (along, across)]
+            for kept in (everything, *(leave_out != unit for unit in units))
+        ]
+    )  # [all, then each left out] x [along, across] x [strength, its derivative by the noise]
+    if np.isnan(strengths).any():
+        return missing("too few neighbouring cells share an LR, a WD or an ELR")
+    (a, a_noise), (c, c_noise) = strengths[0]
+    noise_error = noise * math.sqrt(2 / freedom)
+    c_error = math.hypot(_jackknife_error(strengths[1:, 1, 0]), c_noise * noise_error)
+    if c - float(special.stdtrit(len(units) - 1, 0.975)) * c_error <= 0:
+        return missing("the change across is not told from 0")
+    ratio = a / c
+    error = math.hypot(
+        _jackknife_error(strengths[1:, 0, 0] / strengths[1:, 1, 0]), (a_noise - ratio * c_noise) / c * noise_error
+    )
+    reach = float(special.stdtrit(len(units) - 1, (1 + level) / 2)) * error
+    middle, low, high = (math.sqrt(max(0.0, r)) for r in (ratio, ratio - reach, ratio + reach))
+    return Share(middle, low, high, level)
+
+
+def _strength(value: np.ndarray, direction: _Direction, kept: np.ndarray, noise: float) -> tuple[float, float]:
+    """Mean square slope between neighbours of a stratum, noise taken out, and its derivative by the noise."""
+    strata, position = (column[kept] for column in direction)
+    order = np.lexsort((position, strata))
+    same = np.diff(strata[order]) == 0
+    if same.sum() < max(MIN_NEIGHBOURS, MIN_NEIGHBOURS_PER_CELL * len(strata)):
+        return math.nan, math.nan
+    difference = np.diff(value[kept][order])[same]
+    octaves = np.diff(position[order])[same]
+    per_noise = -2 * float(np.mean(1 / octaves**2))
+    return float(np.mean((difference / octaves) ** 2)) + noise * per_noise, per_noise
+
+
+def _jackknife_error(values: np.ndarray) -> float:
+    m = len(values)
+    return math.sqrt((m - 1) / m * float(((values - values.mean()) ** 2).sum()))
+
+
+def _verdict(
+    tests: dict[str, _Test],
+    beyond: dict[str, _Test],
+    shares: dict[str, Share],
+    angle: Angle,
+    alpha: float,
+    equivalence_share: float,
+) -> tuple[Verdict, tuple[str, ...]]:
+    matters = {
+        "ELR": f"given LR, WD {_finding(tests['ELR'].p, alpha)}",
+        "LR": f"given ELR, LR {_finding(tests['LR'].p, alpha)}",
+    }
+    shown = [name for name in shares if tests[name].p < alpha and shares[name].high < equivalence_share]
+    if shown:
+        name = min(shown, key=lambda name: shares[name].high)
+        along = {"ELR": "LR at equal ELR", "LR": "WD at equal LR", "WD": "LR at equal WD"}[name]
+        small = f"{along} changes it by {_percent(shares[name])} of the change across, under {equivalence_share:.0%}"
+        verdicts: dict[str, Verdict] = {"ELR": "ELR", "LR": "LR", "WD": "WD"}
+        return verdicts[name], (matters["LR" if name == "LR" else "ELR"], small)
+    far = all(share.missing or share.value > equivalence_share for share in shares.values())
+    if far and all(test.p < alpha for test in beyond.values()):
+        why = tuple(f"{name} alone does not explain it (p = {test.p:.2g})" for name, test in beyond.items())
+        if angle.unexplained < equivalence_share**2 and not any(_holds(angle, named) for named in (0.0, 45.0, 90.0)):
+            index = f"one index explains it, at {angle.degrees:.0f} degrees ({angle.low:.0f} to {angle.high:.0f})"
+            return "another", (*why, index)
+        return "neither", why
+    reasons = [matters["ELR"], matters["LR"]]
+    for name, share in shares.items():
+        words = share.reason if share.missing else f"its share is {_percent(share)}, not under {equivalence_share:.0%}"
+        reasons.append(f"invariance to {name} is not shown: {words}")
+    return "undecided", tuple(reasons)
+
+
+def _finding(p: float, alpha: float) -> str:
+    if math.isnan(p):
+        return "cannot be tested"
+    return f"matters (p = {p:.2g})" if p < alpha else f"is not seen to matter (p = {p:.2g})"
+
+
+def _percent(share: Share) -> str:
+    return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
+
+
+def _holds(angle: Angle, degrees: float) -> bool:
+    turn = (degrees - angle.degrees + 90) % 180 - 90
+    return angle.low - angle.degrees <= turn <= angle.high - angle.degrees
+
+
+def _residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Residual sums of squares of the cubic in each direction, [weights x angles].
+
+    The normal equations hold nothing but sums of u^k and z u^k: one product of weights with all powers at all angles.
+    """
+    x, y, z = x - x.mean(), y - y.mean(), z - z.mean()
+    theta = np.deg2rad(angles)
+    u = np.outer(x, np.cos(theta)) + np.outer(y, np.sin(theta))
+    u /= np.abs(u).max(axis=0) + 1e-300
+    powers = np.stack([u**k for k in range(7)] + [u**k * z[:, None] for k in range(4)])
+    sums = np.matmul(weights, powers)  # [11 x weights x angles]
+    matrix = [[sums[i + j] for j in range(4)] for i in range(4)]
+    right = [sums[7 + i] for i in range(4)]
+    residual = np.broadcast_to((weights @ (z * z))[:, None], right[0].shape).copy()
+    floor = 1e-9 * sums[0]
+    for k in range(4):  # elimination; a power that the others explain leaves its pivot at 0
+        pivot = matrix[k][k]
+        inverse = np.where(pivot > floor, 1 / np.where(pivot > floor, pivot, 1.0), 0.0)
+        residual -= right[k] ** 2 * inverse
+        for i in range(k + 1, 4):
+            factor = matrix[i][k] * inverse
+            right[i] = right[i] - factor * right[k]
+            for j in range(i, 4):
+                matrix[i][j] = matrix[j][i] = matrix[i][j] - factor * matrix[k][j]
+    return np.maximum(residual, 0.0)
+
+
+def _around(turns: np.ndarray, residuals: np.ndarray, limit: float) -> tuple[float, float]:
+    """The first and the last turn at or below the limit, by interpolation to where the limit is passed."""
+    inside = np.flatnonzero(residuals <= limit)
+    ends = []
+    for edge, outward in ((int(inside[0]), -1), (int(inside[-1]), 1)):
+        beyond = edge + outward
+        if not 0 <= beyond < len(turns):
+            ends.append(float(turns[edge]))
+            continue
+        part = (limit - residuals[edge]) / (residuals[beyond] - residuals[edge])
+        ends.append(float(turns[edge] + part * (turns[beyond] - turns[edge])))
+    return ends[0], ends[1]
+
+
+def _one_seed(x: np.ndarray, y: np.ndarray, curves: Curves) -> tuple[np.ndarray, np.ndarray, Curves]:
+    """The curves averaged over the seeds of each cell."""
+    x, y = same_up_to(x), same_up_to(y)
+    _, first, cell = np.unique(np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True)
+    member = np.eye(len(first))[cell.ravel()].T
+    member /= member.sum(axis=1, keepdims=True)
+    averaged = Curves(
+        curves.tokens,
+        member @ curves.values,
+        tuple(curves.infos[index] for index in first),
+        curves.column,
+        curves.memory_times[first],
+        curves.dropped,
+        curves.warnings,
+    )
+    return x[first], y[first], averaged
+
+
+def _window_angles(
+    x: np.ndarray, y: np.ndarray, curves: Curves, num_windows: int, level: float
+) -> tuple[WindowAngle, ...]:
+    """The index over windows of equal length in log tokens."""
+    edges = np.geomspace(curves.tokens[0], curves.tokens[-1], num_windows + 1)
+    edges[-1] = curves.tokens[-1]
+    windows = []
+    for start, end in itertools.pairwise(edges.tolist()):
+        part = curves.between(start, end)
+        if part.values.shape[1]:
+            n = float(np.median(part.memory_times))
+            windows.append(WindowAngle(start, end, n, index_angle(x, y, part.values, level=level)))
+    return tuple(windows)
+
+
+def _triangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Rows (far, equal, third): `far` and `equal` have equal ELR, `equal` and `third` have equal LR.
+
+    `third` has the WD of `far`: the corner between neighbours on a diagonal of the grid, on either side of it.
+    """
+    place = {(a, b): index for index, (a, b) in enumerate(zip(x.tolist(), y.tolist(), strict=True))}
+    rows = []
+    elr = same_up_to(x + y)
+    for label in np.unique(elr):
+        diagonal = np.flatnonzero(elr == label)
+        diagonal = diagonal[np.argsort(x[diagonal])]
+        for low, high in itertools.pairwise(diagonal.tolist()):
+            for equal, far in ((low, high), (high, low)):
+                third = place.get((float(x[equal]), float(y[far])))
+                if third is not None:
+                    rows.append((far, equal, third))
+    return np.array(rows, dtype=int).reshape(-1, 3)
+
+
+def _contrasts(values: np.ndarray, triangles: np.ndarray) -> np.ndarray:
+    """c of each triangle at each point."""
+    far, equal, third = (values[column] for column in triangles.T)
+    at_equal_lr, at_equal_elr = (equal - third) ** 2, (equal - far) ** 2
+    size = at_equal_lr + at_equal_elr
+    return (at_equal_lr - at_equal_elr) / np.where(size > 0, size, 1.0)
+
+
+def _crossings(
+    x: np.ndarray, y: np.ndarray, curves: Curves, triangles: np.ndarray, c: np.ndarray, log_t: np.ndarray
+) -> tuple[Crossing, ...]:
+    found = []
+    log_n = np.log2(curves.memory_times)
+    for triangle, one_c in zip(triangles, c, strict=True):
+        at, censored = _crossing_time(one_c, log_t)
+        n = float(np.interp(at, log_t, log_n[triangle[1:]].mean(axis=0)))
+        found.append(Crossing(float(x[triangle[1]]), float(y[triangle[1:]].mean()), 2.0**at, 2.0**n, censored))
+    return tuple(found)
+
+
+def _crossing_time(c: np.ndarray, log_t: np.ndarray) -> tuple[float, Literal["no", "before", "after"]]:
+    """log2 t where c changes from below 0 to above 0 for good: the lowest point of its integral over log t."""
+    steps = np.diff(log_t)
+    integral = np.concatenate([[0.0], np.cumsum((c[1:] + c[:-1]) / 2 * steps)])
+    lowest, at, censored = 0.0, float(log_t[0]), "before"
+    for left in np.flatnonzero((c[:-1] < 0) & (c[1:] >= 0)):
+        part = c[left] / (c[left] - c[left + 1])
+        depth = integral[left] + c[left] / 2 * part * steps[left]
+        if depth < lowest:
+            lowest, at, censored = depth, float(log_t[left] + part * steps[left]), "no"
+    if integral[-1] < lowest:
+        return float(log_t[-1]), "after"
+    return at, "no" if censored == "no" else "before"
+
+
+def _share_runs(triangles: np.ndarray) -> np.ndarray:
+    """Which triangles have a run in common, [triangles x triangles] of 0 and 1."""
+    member = np.zeros((len(triangles), int(triangles.max()) + 1))
+    member[np.arange(len(triangles))[:, None], triangles] = 1.0
+    return (member @ member.T > 0).astype(float)
+
+
+def _shift_is_unseen(c: np.ndarray, log_n: np.ndarray, shared: np.ndarray) -> str:
+    """Nothing if c is below 0 in the sixth of the points with the smallest n and above 0 in that with the largest."""
+    low, high = np.quantile(log_n, [EXTREME_PART, 1 - EXTREME_PART])
+    for inside, sign, words in (
+        (log_n <= low, -1, f"at n below {2**low:.2g} runs of equal LR do not lie closer than runs of equal ELR"),
+        (log_n >= high, 1, f"at n above {2**high:.2g} runs of equal ELR do not lie closer than runs of equal LR"),
+    ):
+        count = inside.sum(axis=1)
+        mean = sign * float((c * inside).sum() / inside.sum())
+        scatter = (sign * (c * inside).sum(axis=1) - mean * count) / inside.sum()
+        scatter *= math.sqrt(len(c) / (len(c) - 1))
+        error = math.sqrt(max(float(scatter @ shared @ scatter), float(scatter @ scatter)))
+        if mean - 1.645 * error <= 0:
+            return f"no shift is seen: {words}"
+    return ""
+
+
+def _no_shift(level: float, angles: tuple[WindowAngle, ...], crossings: tuple[Crossing, ...], reason: str) -> Shift:
+    unknown = PowerShift(math.nan, math.nan, math.nan)
+    nothing = (math.nan, math.nan)
+    return Shift("undecided", unknown, nothing, unknown, unknown, level, crossings, angles, (reason,))
+
+
+def _fit_shift(
+    c: np.ndarray,
+    log_t: np.ndarray,
+    log_n: np.ndarray,
+    settings: np.ndarray,
+    shared: np.ndarray,
+    crossings: tuple[Crossing, ...],
+    level: float,
+    angles: tuple[WindowAngle, ...],
+) -> Shift:
+    weights = np.gradient(log_t)
+    centre = settings.mean(axis=0)
+    first = np.array([_first_guess(c, log_n, weights)])
+    by_memory = _zero_of_plane(c, log_n, np.zeros((len(c), 0)), weights, shared, first)
+    rows = np.column_stack([np.ones(len(c)), settings - centre])
+    first = np.linalg.lstsq(rows, (log_t - log_n).mean(axis=1) + first[0], rcond=None)[0]
+    clock = np.broadcast_to(log_t, c.shape)
+    by_setting = _zero_of_plane(c, clock, settings - centre, weights, shared, first)
+    if by_setting is None or by_memory is None:
+        return _no_shift(
+            level, angles, crossings, "the change is not bracketed: c does not rise through 0 in the window"
+        )
+    quantile = float(special.stdtrit(max(len(np.unique(settings, axis=0)) - 3, 1), (1 + level) / 2))
+
+    def around(value: float, error: float) -> tuple[float, float, float]:
+        return float(value), float(value - quantile * error), float(value + quantile * error)
+
+    n = PowerShift(*(2.0**value for value in around(by_memory[0][0], by_memory[1][0])))
+    lr, wd = (PowerShift(*around(by_setting[0][k], by_setting[1][k])) for k in (1, 2))
+    seen = np.array([crossing.memory_times for crossing in crossings if crossing.censored == "no"])
+    quartiles = np.quantile(seen, [0.25, 0.75]) if len(seen) else (math.nan, math.nan)
+    reasons = (
+        f"runs of equal LR part and runs of equal ELR join at n = {n.value:.2g} ({n.low:.2g} to {n.high:.2g})",
+        f"t* ~ LR^{lr.value:.2f} ({lr.low:.2f} to {lr.high:.2f}) WD^{wd.value:.2f} ({wd.low:.2f} to {wd.high:.2f})",
+    )
+    num_outside = len(crossings) - len(seen)
+    warnings = (f"{num_outside} of {len(crossings)} triples shift outside the window",) if num_outside else ()
+    low, high = float(quartiles[0]), float(quartiles[1])
+    return Shift("shift", n, (low, high), lr, wd, level, crossings, angles, reasons, warnings)
+
+
+def _first_guess(c: np.ndarray, log_n: np.ndarray, weights: np.ndarray) -> float:
+    """log2 n below which c sums to least, all triangles together."""
+    order = np.argsort(log_n, axis=None)
+    sums = np.cumsum((c * weights).ravel()[order])
+    return float(log_n.ravel()[order[int(np.argmin(sums))]])
+
+
+def _zero_of_plane(
+    c: np.ndarray,
+    clock: np.ndarray,
+    settings: np.ndarray,
+    weights: np.ndarray,
+    shared: np.ndarray,
+    first: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(coefficients, standard errors) of the clock at which c passes 0, as a linear function of the settings.
+
+    Least squares near the zero, until it stays where it is; None if it gets lost.
+    """
+    rows = np.column_stack([np.ones(len(c)), settings])  # [triangles x k]
+    num_rows = rows.shape[1]
+    tiled = np.broadcast_to(rows[:, None, :], (*c.shape, num_rows))
+    zero, moved = first, math.inf
+    for _ in range(200):
+        s = clock - (rows @ zero)[:, None]
+        near = weights * np.maximum(0.0, 1 - np.abs(s) / SHIFT_REACH)
+        used = int((near.sum(axis=1) > 0).sum())
+        if used < MIN_SHIFT_TRIANGLES:
+            return None
+        design = np.concatenate([tiled, s[..., None], s[..., None] ** 2, s[..., None] ** 3], axis=2)
+        weighted = design * near[..., None]
+        matrix = np.einsum("ptk,ptl->kl", weighted, design)
+        b = np.linalg.lstsq(matrix, np.einsum("ptk,pt->k", weighted, c), rcond=None)[0]
+        if b[num_rows] <= 0:
+            return None
+        step = np.clip(-b[:num_rows] / b[num_rows], -1.0, 1.0)
+        moved = float(np.abs(step).max())
+        if moved < 1e-6:
+            break
+        zero = zero + step / 2  # half a step: points enter and leave as the zero moves
+    if moved > 0.1:
+        return None
+    # A triangle draws the fit towards itself: its scores are what they would be without it (CR3).
+    own = np.einsum("ptk,ptl->pkl", weighted, design)
+    inverse = np.linalg.pinv(matrix)
+    scores = np.einsum("ptk,pt->pk", weighted, c - design @ b)
+    scores = np.linalg.solve(np.eye(len(b)) - own @ inverse, scores[..., None])[..., 0]
+    bread = inverse[:num_rows] / b[num_rows]
+    variances = [np.diagonal(bread @ (scores.T @ middle @ scores) @ bread.T) for middle in (shared, np.eye(len(c)))]
+    # Runs, not triangles, are independent; half as many of them as triangles, more or less.
+    num_runs = max(used / 2, len(b) + 1.0)
+    return zero, np.sqrt(np.maximum(*variances) * num_runs / (num_runs - len(b) / 2))
