@@ -38,7 +38,8 @@ from synthetic import (
 )
 
 from isotune.analyze.curves import common_curves
-from isotune.analyze.invariance import find_shift, index_angle, invariance
+from isotune.analyze.invariance import index_angle, invariance
+from isotune.analyze.shift import find_shift
 
 FOLDER = Path(__file__).parent
 PERMUTATIONS = 199

@@ -27,12 +27,12 @@ from isotune.analyze.invariance import (
     _residuals,
     _stratified_test,
     bootstrap_angle,
-    find_shift,
     index_angle,
     invariance,
     invariance_of_curves,
     passing_point,
 )
+from isotune.analyze.shift import find_shift
 from isotune.errors import InputError
 
 NUM_DRAWS = 60  # proofs/analysis_controls.py has the thousand

@@ -244,6 +244,16 @@ def test_diverged_cells_are_left_out_and_counted():
     assert any("3 cells" in warning for warning in surface.warnings)
 
 
+def test_a_skewed_loss_is_told_from_a_paraboloid():
+    skew = 1.5 * 0.0008 * (X - MINIMUM[0]) ** 3
+    rng = np.random.default_rng(10)
+    told = [
+        any("no paraboloid" in note for note in fit_surface(X, Y, noisy(rng, 0.001) + skew).warnings) for _ in range(9)
+    ]
+    false = [any("no paraboloid" in note for note in fit_surface(X, Y, noisy(rng, 0.001)).warnings) for _ in range(60)]
+    assert all(told) and sum(false) <= 4
+
+
 def test_scatter_beyond_the_standard_errors_widens_the_intervals_and_says_so():
     loss = noisy(np.random.default_rng(9), 0.01)
     alone = fit_surface(X, Y, loss, margin=math.inf)

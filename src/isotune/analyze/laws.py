@@ -22,8 +22,9 @@ with their residuals pulled in (Huber's pseudo-values, with his factor for few p
 precision where nothing is wrong, so they are an option; Theil and Sen's exponent always stands beside a power law.
 
 Assumed: x without error, independent errors (except in training curves) of equal size in the space of the fit, or as
-`weights` or `standard_errors` say. Where it fails: with fewer than 8 points a robust fit finds no outliers; with
-neighbours that correlate by .8 or more, or a curve of fewer than 30 points, the intervals of curves are too narrow.
+`weights` or `standard_errors` say. Where it fails: with fewer than 8 points a robust fit finds no outliers, and a
+one-sided outlier at the end of the range still pulls it; curves of fewer than 60 points were not measured, and a curve
+that is no power law has residuals alike over long stretches, which widen intervals but do not undo the bias.
 """
 
 from __future__ import annotations
