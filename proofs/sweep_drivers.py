@@ -119,7 +119,7 @@ def judged(expected: Path, study: Path, exit_codes: list[int]) -> dict[str, Any]
     finished = Counter(note["segment"] for note in journal if note["kind"] == "finished")
     differing = differences(everything(expected), everything(study))
     trained = sum(note["trained_tokens"] for note in journal)
-    wasted = sum(note["trained_tokens"] for note in journal if note["kind"] == "lost")
+    wasted = sum(note["trained_tokens"] for note in journal if note["kind"] in WASTED)
     needed = sum(segment.end_tokens - segment.start_tokens for segment in segments.values())
     leftovers = [*study.glob("attempts/?*.*"), *study.glob("claims/*"), *study.glob("drivers/*.json")]
     return {

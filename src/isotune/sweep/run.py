@@ -18,6 +18,7 @@ from isotune.sweep.local import LocalExecutor
 from isotune.sweep.plan import Plan, make_plan
 from isotune.sweep.plans import remember
 from isotune.train import Execution, World
+from isotune.train.hold import tidy
 from isotune.train.loop import open_study, require_fit
 
 MakeExecutor = Callable[[Study, Execution, str], Executor]
@@ -53,7 +54,9 @@ def run_sweep(
         if plan.missing:
             executor = (make_executor or local_workers())(study, execution, claims.driver)
             stack.callback(executor.close)
-        return Driver(study, plan, executor, claims, execution, limits or Limits()).run(should_stop, on_progress)
+        result = Driver(study, plan, executor, claims, execution, limits or Limits()).run(should_stop, on_progress)
+    tidy(study)  # what a worker of ours gave up, because another driver had taken it over
+    return result
 
 
 def local_workers(num_workers: int | None = None) -> MakeExecutor:
