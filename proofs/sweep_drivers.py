@@ -27,6 +27,7 @@ from sweep_kills import (
     sweep_command,
 )
 
+from isotune.sweep.outcomes import WASTED
 from isotune.train.state import state_tokens
 
 STALE_SECONDS = 12  # more than two heartbeats of a driver
