@@ -59,7 +59,8 @@ def read_columns(content: bytes) -> dict[str, list[Any] | np.ndarray]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(content))
+        # On this thread: a pool of pyarrow's that is still at work when the process ends would abort it.
+        table = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False)
         return {name: _from_arrow(table.column(name).combine_chunks()) for name in table.column_names}
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from None
