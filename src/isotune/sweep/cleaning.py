@@ -89,7 +89,8 @@ def _left_by_dead_drivers(study: Study) -> list[Path]:
     }
     alive = {path.stem for path in (study.folder / "drivers").glob("*.json")} - dead
     files = [study.folder / "drivers" / f"{driver}.json" for driver in dead]
-    files += [path for path in (study.folder / "drivers").glob("*.log") if path.name.split(".")[0] not in alive]
+    logs = (study.folder / "drivers").glob("*.log")
+    files += [path for path in logs if path.name.partition(".worker-")[0] not in alive]
     files += [path for path in (study.folder / "claims").glob("*.*") if _owner(path) in dead]
     return sorted(files)
 

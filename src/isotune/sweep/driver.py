@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from isotune.errors import InputError
 from isotune.runs import Study
 from isotune.runs.curve import last_tokens
 from isotune.sweep.claims import Claim, Claims
@@ -262,7 +263,11 @@ class Driver:
 
     def _take_over_published(self, task: Task) -> None:
         assert task.segment is not None
-        record = self.study.read_record(self.study.folder / "segments" / task.segment.id)
+        try:
+            record = self.study.read_record(self.study.folder / "segments" / task.segment.id)
+        except InputError as error:  # published, and damaged since
+            self._finish(task, "failed", str(error))
+            return
         self._finish(task, "diverged" if record.status == "diverged" else "done")
 
     def _finish(self, task: Task, state: State, reason: str = "") -> None:

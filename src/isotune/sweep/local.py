@@ -83,14 +83,13 @@ class _Worker:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, selector: selectors.BaseSelector
     ):
-        self.log, self.key = log, None
+        self.log = log
+        self.key: str | None = None  # of the job that it works on
         self._command, self._environment, self._selector = command, environment, selector
         self._process: subprocess.Popen[str] | None = None
         self._is_ready = False
         self._num_failed_starts = 0
         self.start_if_dead()
-
-    key: str | None
 
     @property
     def is_free(self) -> bool:

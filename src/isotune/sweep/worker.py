@@ -1,6 +1,7 @@
 """A process that trains one segment after the other: jobs come in on stdin, outcomes go out on stdout, as JSON lines.
 
-It stops, with its state saved, when its stdin ends: so no worker outlives its driver.
+It stops, with its state saved, when its stdin ends, so that no worker outlives its driver, and when it gets SIGTERM,
+which a scheduler sends to all processes of a job.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import IO, Any
 
 
@@ -18,15 +20,21 @@ def main() -> None:
     answers = _take_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which asks us to stop
     jobs: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    driver_is_gone = threading.Event()
-    threading.Thread(target=_listen, args=(jobs, driver_is_gone), daemon=True).start()
+    must_stop = threading.Event()
+
+    def stop(*_: object) -> None:
+        must_stop.set()
+        jobs.put(None)
+
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=_listen, args=(jobs, stop), daemon=True).start()
 
     from isotune.sweep.training import Job, Workbench  # after stdout is ours: imports may print
 
     workbench = Workbench()
     _say(answers, {"ready": True})
     while (value := jobs.get()) is not None:
-        outcome = workbench.train(Job.from_json(value), driver_is_gone.is_set)
+        outcome = workbench.train(Job.from_json(value), must_stop.is_set)
         _say(answers, outcome.to_json())
 
 
@@ -37,11 +45,10 @@ def _take_stdout() -> IO[str]:
     return answers
 
 
-def _listen(jobs: queue.Queue[dict[str, Any] | None], driver_is_gone: threading.Event) -> None:
+def _listen(jobs: queue.Queue[dict[str, Any] | None], stop: Callable[[], None]) -> None:
     for line in sys.stdin:
         jobs.put(json.loads(line))
-    driver_is_gone.set()
-    jobs.put(None)
+    stop()
 
 
 def _say(answers: IO[str], value: dict[str, Any]) -> None:
