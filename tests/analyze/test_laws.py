@@ -11,7 +11,8 @@ from scipy import stats
 from scipy.optimize import curve_fit
 
 from isotune.analyze import laws
-from isotune.analyze.laws import fit_power_law, fit_saturating_power_law, fit_training_curves
+from isotune.analyze.laws import fit_power_law, fit_saturating_power_law, fit_training_curves, power
+from isotune.analyze.laws import saturating as saturating_law
 from isotune.errors import InputError
 
 # NIST Statistical Reference Datasets, DanWood (y = b1 x^b2): data and certified values, public domain.
@@ -387,5 +388,7 @@ def test_intervals_of_correlated_curves_cover():
         assert np.mean(values) >= low, name
 
 
-def test_the_examples_in_the_docstrings_run():
-    assert doctest.testmod(laws).failed == 0
+@pytest.mark.parametrize("module", [power, saturating_law])
+def test_the_examples_in_the_docstrings_run(module):
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed

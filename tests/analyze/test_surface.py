@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotune.analyze import surface as surface_module
-from isotune.analyze.surface import fit_surface
+from isotune.analyze.surface import fit_surface, fitting
 from isotune.errors import InputError
 
 X, Y = (column.ravel() for column in np.meshgrid(np.arange(-12.0, -6.0), np.arange(-8.0, 1.0)))
@@ -370,4 +369,5 @@ def test_intervals_cover(noise):
 
 
 def test_the_examples_in_the_docstrings_run():
-    assert doctest.testmod(surface_module).failed == 0
+    found = doctest.testmod(fitting)
+    assert found.attempted and not found.failed

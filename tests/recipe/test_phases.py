@@ -402,3 +402,15 @@ def test_long_recipes_are_quick_to_walk_and_to_address():
         identity(recipe, step * 512 * 1024)
     # Half a second on a slow machine; walking every step for each address would take minutes.
     assert time.perf_counter() - start < 5
+
+
+@given(recipes())
+def test_settings_at_positions_are_those_of_the_steps_that_reach_them(recipe):
+    steps = list(recipe.steps())
+    positions = np.array([0, 1, *(step.tokens for step in steps), *(step.tokens - 3 for step in steps)])
+    reached = np.searchsorted([step.tokens for step in steps], positions)
+    number, rate, decay, batch = recipe.settings_at(positions)
+    assert number.tolist() == np.where(positions > 0, reached + 1, 0).tolist()
+    assert rate.tolist() == [steps[index].learning_rate for index in reached]
+    assert decay.tolist() == [steps[index].weight_decay for index in reached]
+    assert batch.tolist() == [steps[index].batch_size for index in reached]

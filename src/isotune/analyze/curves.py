@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotune.errors import InputError
+from isotune.measure import windows
 from isotune.recipe.quantities import format_number, format_tokens, show
 from isotune.runs.trajectory import RunInfo, Trajectory
 
@@ -64,6 +65,7 @@ def common_curves(
     warmup_tokens: float | None = None,
     min_points: int = MIN_POINTS,
     beta2: float = ADAM_BETA2,
+    through_ramps: bool = False,
 ) -> Curves:
     """The column of all runs on one grid of tokens.
 
@@ -75,6 +77,7 @@ def common_curves(
                     "scaled_noise" and "scaled_gradient" need them; they are estimated in each stretch from
                     precond_noise_trace and precond_gradient_sq_norm, rows right after a batch switch left out
     warmup_tokens   where the warm-up ends, for runs without a learning_rate column
+    through_ramps   n counts on while LR changes: for runs whose LR falls all the way
     """
     if not trajectories:
         raise InputError("there are no runs: give trajectories, such as those of a study")
@@ -87,7 +90,7 @@ def common_curves(
             raise InputError(f"{name}={show(window)} must be a start and a later end")
     warnings: list[str] = []
     dropped: list[str] = []
-    runs = [_Run.of(trajectory, column, warmup_tokens, warnings) for trajectory in trajectories]
+    runs = [_Run.of(trajectory, column, warmup_tokens, through_ramps, warnings) for trajectory in trajectories]
     runs = _drop(runs, dropped, lambda run: run.reason_to_drop(column))
     if tokens is not None:
         runs = _drop(runs, dropped, lambda run: run.reason_outside(tokens))
@@ -115,11 +118,12 @@ def common_curves(
     return Curves(grid, values, infos, column, elapsed, tuple(dropped), tuple(dict.fromkeys(warnings)))
 
 
-def memory_times(trajectory: Trajectory) -> np.ndarray:
+def memory_times(trajectory: Trajectory, *, through_ramps: bool = False) -> np.ndarray:
     """n at each row: the sum over steps of LR * WD since the last change of LR or WD (of WD, where it is independent).
 
     A change between sparse rows is dated to the middle between them. During a ramp every step is a change, so n is that
-    of one step. NaN where LR, WD, steps or the convention are unknown.
+    of one step; with `through_ramps` (for LR that falls all the way) nothing but a change of WD resets it. NaN where
+    LR, WD, steps or the convention are unknown.
     """
     info = trajectory.info
     decay = _setting(trajectory, "weight_decay", info.weight_decay)
@@ -130,7 +134,9 @@ def memory_times(trajectory: Trajectory) -> np.ndarray:
     per_step = decay if info.weight_decay_convention == "independent" else rate * decay
     since = np.diff(step, prepend=step[:1] - 1)
     changed = np.zeros(len(step), dtype=bool)
-    changed[1:] = ~_equal(rate[1:], rate[:-1]) | ~_equal(decay[1:], decay[:-1])
+    changed[1:] = ~_equal(decay[1:], decay[:-1])
+    if not through_ramps:
+        changed[1:] |= ~_equal(rate[1:], rate[:-1])
     since[changed] = (since[changed] + 1) / 2
     since[:1] = step[:1]
     total = np.cumsum(per_step * since)
@@ -199,14 +205,17 @@ class _Run:
     begins: float  # where the warm-up ends
 
     @staticmethod
-    def of(trajectory: Trajectory, column: str, warmup_tokens: float | None, warnings: list[str]) -> _Run:
+    def of(
+        trajectory: Trajectory, column: str, warmup_tokens: float | None, through_ramps: bool, warnings: list[str]
+    ) -> _Run:
         begins = warmup_end(trajectory) if warmup_tokens is None else warmup_tokens
         if math.isnan(begins):
             warnings.append("runs without a learning_rate column may include their warm-up: give warmup_tokens")
             begins = 0.0
         tokens, values = trajectory.measured(NOISE_SOURCES.get(column, column))
         after = tokens >= begins
-        return _Run(trajectory, tokens[after].astype(float), values[after], memory_times(trajectory), begins)
+        n = memory_times(trajectory, through_ramps=through_ramps)
+        return _Run(trajectory, tokens[after].astype(float), values[after], n, begins)
 
     def reason_to_drop(self, column: str) -> str | None:
         info = self.trajectory.info
@@ -322,9 +331,6 @@ def _bin_values(trajectory: Trajectory, column: str, edges: np.ndarray, beta2: f
         values = trajectory.columns[column]
         rows = [(start < tokens) & (tokens <= end) & ~np.isnan(values) for start, end in _pairs(edges)]
         return np.array([float(values[row].mean()) if row.any() else math.nan for row in rows])
-    # Noise needs scipy's optimizers, which take longer to import than all the rest of this room.
-    from isotune.measure import windows
-
     noise = trajectory.columns[NOISE_SOURCES[column]].copy()
     batch = _setting(trajectory, "batch_size", trajectory.info.batch_size)
     if not np.isnan(batch).all() and len(np.unique(batch[~np.isnan(batch)])) > 1:

@@ -49,6 +49,7 @@ MIN_NEIGHBOURS = 2  # pairs that a strength is a mean of, whichever LR is left o
 MIN_NEIGHBOURS_PER_CELL = 0.25  # fewer: the runs lie off any grid, and a few of them agree by accident
 ANGLE_STEP = 0.5  # degrees
 FIRST_ANGLE = -45.0
+SAME_ANGLE = 5.0  # degrees: an index this near to LR, ELR or WD is not another one, however sure
 SALIENT_BOUNDARY = 22.5  # degrees: halfway between LR and ELR
 _CONSTANT = 1e-12  # of the values' size: less scatter is rounding
 
@@ -509,17 +510,17 @@ def _verdict(
         verdicts: dict[str, Verdict] = {"ELR": "ELR", "LR": "LR", "WD": "WD"}
         return verdicts[name], (matters["LR" if name == "LR" else "ELR"], small)
     far = all(share.missing or share.value > equivalence_share for share in shares.values())
-    if far and all(test.p < alpha for test in beyond.values()):
+    has_index = angle.unexplained < equivalence_share**2
+    is_named = has_index and any(_is_near(angle, named) for named in (0.0, 45.0, 90.0))
+    index = f"one index explains it, at {angle.degrees:.0f} degrees ({angle.low:.0f} to {angle.high:.0f})"
+    if far and not is_named and all(test.p < alpha for test in beyond.values()):
         why = tuple(f"{name} alone does not explain it (p = {test.p:.2g})" for name, test in beyond.items())
-        if angle.unexplained < equivalence_share**2 and not any(_holds(angle, named) for named in (0.0, 45.0, 90.0)):
-            index = f"one index explains it, at {angle.degrees:.0f} degrees ({angle.low:.0f} to {angle.high:.0f})"
-            return "another", (*why, index)
-        return "neither", why
+        return ("another", (*why, index)) if has_index else ("neither", why)
     reasons = [matters["ELR"], matters["LR"]]
     for name, share in shares.items():
         words = share.reason if share.missing else f"its share is {_percent(share)}, not under {equivalence_share:.0%}"
         reasons.append(f"invariance to {name} is not shown: {words}")
-    return "undecided", tuple(reasons)
+    return "undecided", (*reasons, index) if is_named else tuple(reasons)
 
 
 def _finding(p: float, alpha: float) -> str:
@@ -532,9 +533,10 @@ def _percent(share: Share) -> str:
     return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
 
 
-def _holds(angle: Angle, degrees: float) -> bool:
+def _is_near(angle: Angle, degrees: float) -> bool:
+    """Whether the interval comes closer to a named direction than anybody would tell apart."""
     turn = (degrees - angle.degrees + 90) % 180 - 90
-    return angle.low - angle.degrees <= turn <= angle.high - angle.degrees
+    return angle.low - angle.degrees - SAME_ANGLE <= turn <= angle.high - angle.degrees + SAME_ANGLE
 
 
 def _residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:

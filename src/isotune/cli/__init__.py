@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from isotune.cli.analysis import advise_command, diagnose_command, fit_command
 from isotune.cli.prepare import prepare
 from isotune.cli.recipe import recipe
 from isotune.cli.runs import runs
@@ -26,7 +27,7 @@ def isotune() -> None:
     """Which learning rate, weight decay and batch size?"""
 
 
-for command in (train, sweep, prepare, recipe, runs, table):
+for command in (train, sweep, diagnose_command, fit_command, advise_command, prepare, recipe, runs, table):
     isotune.add_command(command)
 
 

@@ -34,7 +34,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from isotune.errors import InputError
@@ -358,6 +357,8 @@ def _warn(estimate: Estimate, warning: str) -> Estimate:
 
 def _root(function: Callable[[float], float], start: float, end: float) -> float:
     """Where the function, positive at the start and not positive at the end, reaches 0."""
+    from scipy.optimize import brentq  # takes longer to import than all the rest
+
     if function(start) <= 0:
         return start
     return end if function(end) >= 0 else float(brentq(function, start, end, xtol=1e-8, rtol=1e-8))

@@ -9,7 +9,7 @@
 Everything here is frozen data; steps, ELR, tokens per parameter and memory times are derived, never stored.
 """
 
-from isotune.recipe.phases import Phase, Ramp, RampShape, Recipe, Step, canonical, digest, shared_tokens
+from isotune.recipe.phases import Phase, Ramp, RampShape, Recipe, Step, canonical, digest, falling_tokens, shared_tokens
 from isotune.recipe.quantities import format_number, format_tokens, parse_batch_schedule, parse_number, parse_tokens
 from isotune.recipe.schedules import batch_switch, constant, cosine, new_settings, square_root_rule, wsd
 from isotune.recipe.setup import NUMERICS_VERSION, PRESETS, AdamW, Init, ModelShape, Precision, Setup
@@ -33,6 +33,7 @@ __all__ = [
     "constant",
     "cosine",
     "digest",
+    "falling_tokens",
     "format_number",
     "format_tokens",
     "new_settings",

@@ -258,6 +258,26 @@ class Recipe:
                 before, tokens = tokens, tokens + span.step_tokens
                 yield Step(before, tokens, learning_rate, phase.weight_decay, phase.batch_size)
 
+    def settings_at(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(number, learning rate, weight decay, batch size) of the step that reaches each position; number 0 at 0.
+
+        What `steps` would say, without walking all of them.
+        """
+        tokens = np.asarray(tokens)
+        phases, ends = zip(*self._ends(), strict=True)
+        index = np.searchsorted(ends, tokens)
+        number, rate, decay = np.zeros(len(tokens), dtype=np.int64), np.zeros(len(tokens)), np.zeros(len(tokens))
+        batch = np.zeros(len(tokens), dtype=np.int64)
+        steps_before = 0
+        for here, (phase, end) in enumerate(zip(phases, ends, strict=True)):
+            rows, step_tokens = index == here, self._step_tokens(phase)
+            ordinal = np.maximum(1, -((end - phase.tokens - tokens[rows]) // step_tokens))
+            lr = phase.learning_rate
+            rate[rows] = lr.at((ordinal - 0.5) * step_tokens) if isinstance(lr, Ramp) else lr
+            number[rows], decay[rows], batch[rows] = steps_before + ordinal, phase.weight_decay, phase.batch_size
+            steps_before += phase.tokens // step_tokens
+        return np.where(tokens > 0, number, 0), rate, decay, batch
+
     def prefix(self, tokens: int) -> tuple[Phase, ...]:
         """The canonical phases up to a position, which must be the end of a step; a cut ramp keeps its full length."""
         parts, left = [], self._inside(tokens)
@@ -340,6 +360,20 @@ def canonical(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
     return tuple(merged)
 
 
+def falling_tokens(recipe: Recipe) -> int:
+    """The length of the falling ramp that the recipe ends with, batch switches on it included; 0 if there is none."""
+    tokens = 0
+    after: Ramp | None = None
+    for phase in reversed(recipe.phases):
+        ramp = phase.learning_rate
+        if not isinstance(ramp, Ramp) or ramp.end >= ramp.start:
+            break
+        if after is not None and not _plays_on(ramp, phase.tokens, after):
+            break
+        tokens, after = tokens + phase.tokens, ramp
+    return tokens
+
+
 def shared_tokens(first: Recipe, second: Recipe) -> int:
     """How far two recipes train the same thing: the length of their longest common prefix."""
     shared = 0
@@ -363,9 +397,14 @@ def _continues(before: Phase, after: Phase) -> bool:
         return False
     lr, next_lr = before.learning_rate, after.learning_rate
     if isinstance(lr, Ramp) and isinstance(next_lr, Ramp):
-        same_ramp = dataclasses.replace(lr, offset=0) == dataclasses.replace(next_lr, offset=0)
-        return same_ramp and lr.offset + before.tokens == next_lr.offset
+        return _plays_on(lr, before.tokens, next_lr)
     return lr == next_lr
+
+
+def _plays_on(ramp: Ramp, tokens: int, after: Ramp) -> bool:
+    """Whether a ramp goes on where the other is left after so many tokens."""
+    same = dataclasses.replace(ramp, offset=0) == dataclasses.replace(after, offset=0)
+    return same and ramp.offset + tokens == after.offset
 
 
 def _merge(before: Phase, after: Phase) -> Phase:

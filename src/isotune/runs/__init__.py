@@ -2,7 +2,7 @@
 
 from isotune.runs.curve import CurveWriter, Row, columns, read_rows
 from isotune.runs.files import write_json, write_whole
-from isotune.runs.study import Evaluation, Numerics, Segment, SegmentRecord, Study, describe_phases, octaves
+from isotune.runs.study import Evaluation, Numerics, Segment, SegmentRecord, Study, octaves
 from isotune.runs.tables import (
     Cell,
     DecayRecord,
@@ -17,6 +17,7 @@ from isotune.runs.tables import (
     read_table,
 )
 from isotune.runs.trajectory import RunInfo, Trajectory
+from isotune.runs.words import describe_phases
 
 __all__ = [
     "Cell",

@@ -27,20 +27,18 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.recipe import (
-    Phase,
-    Ramp,
     Recipe,
     Setup,
     canonical,
     digest,
-    format_tokens,
     recipe_from_table,
     recipe_to_table,
     shared_tokens,
 )
 from isotune.runs.curve import Row, columns, damaged, read_rows
 from isotune.runs.files import move, read_json, sync, write_first_json, write_json
-from isotune.runs.trajectory import RunInfo, Status, Trajectory
+from isotune.runs.trajectory import Status, Trajectory
+from isotune.runs.words import run_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,43 +456,10 @@ def octaves(recipe: Recipe) -> list[int]:
     return [recipe.end_of_step(p) for p in powers if recipe.setup.model.num_parameters <= p <= recipe.tokens]
 
 
-def run_info(recipe: Recipe, status: Status, source: str) -> RunInfo:
-    return RunInfo(
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        batch_size=recipe.batch_size,
-        sequence_length=recipe.setup.sequence_length,
-        weight_decay_convention="coupled",
-        schedule=describe_phases(recipe.phases),
-        seed=recipe.setup.seed,
-        status=status,
-        source=source,
-    )
-
-
-def describe_phases(phases: tuple[Phase, ...]) -> str:
-    """The phases in a few words: "0 -> 0.001 over 25.6K, 0.001 for 2.41M, 0.001 -> 0 over 128K"."""
-    words = []
-    for phase in canonical(phases):
-        lr = phase.learning_rate
-        if isinstance(lr, Ramp):
-            shape = "" if lr.shape == "linear" else f" ({lr.shape})"
-            words.append(f"{lr.start:.4g} -> {lr.end:.4g} over {format_tokens(phase.tokens)}{shape}")
-        else:
-            words.append(f"{lr:.4g} for {format_tokens(phase.tokens)}")
-    return ", ".join(words)
-
-
 def settings_columns(recipe: Recipe, tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Number and settings of the step that ends at each row: derived from the recipe, so never stored."""
-    steps = list(recipe.steps())
-    index = np.searchsorted([step.tokens for step in steps], tokens)
-    return {
-        "step": np.where(tokens > 0, index + 1, 0),
-        "learning_rate": np.array([step.learning_rate for step in steps])[index],
-        "weight_decay": np.array([step.weight_decay for step in steps])[index],
-        "batch_size": np.array([step.batch_size for step in steps])[index],
-    }
+    step, learning_rate, weight_decay, batch_size = recipe.settings_at(tokens)
+    return {"step": step, "learning_rate": learning_rate, "weight_decay": weight_decay, "batch_size": batch_size}
 
 
 def _folders(folder: Path) -> list[Path]:

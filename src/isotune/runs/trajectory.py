@@ -25,6 +25,11 @@ class RunInfo:
     seed: int | Unknown
     status: Status
     source: str
+    setup: str = ""  # what else sets runs apart (model, corpus, optimizer), in words; runs of one setup are compared
+    history: str = ""  # what the run did before its main phase, warm-up aside: "batch 4 until 1.05M"
+    decay_tokens: int | Unknown = "unknown"  # the length of the final fall of LR; 0: LR never fell
+    num_parameters: int | Unknown = "unknown"
+    perturbation: float = 0.0  # of the init: a run and its perturbed twin differ in nothing else
 
 
 @dataclass(frozen=True)

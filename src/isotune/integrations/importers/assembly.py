@@ -15,9 +15,9 @@ import numpy as np
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, shorten
 from isotune.integrations.importers.options import SETTINGS, Options, has_our_name, read_setting
-from isotune.recipe import format_number
+from isotune.recipe import format_number, format_tokens
 from isotune.recipe.quantities import MAX_WHOLE_NUMBER
-from isotune.runs.trajectory import RunInfo, Status, Trajectory
+from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
 
 Columns = dict[str, np.ndarray]
 
@@ -253,6 +253,10 @@ class Assembly:
             weight_decay_convention=convention,
             status="diverged" if has_diverged else self._status(run, settings),
             source=run.source,
+            setup=settings.get("setup", ""),
+            history=_batch_history(columns),
+            decay_tokens=settings.get("decay_tokens", _falling_tokens(columns, last)),
+            num_parameters=settings.get("num_parameters", "unknown"),
         )
 
     def _of_rows(self, run: RawRun, name: str, columns: Columns, last: int | None, stated: Any) -> Any:
@@ -353,6 +357,18 @@ def _last_before_decay(rates: np.ndarray | None) -> int | None:
     falls = rates[1 : last + 1] < rates[:last] * (1 - SAME_RATE)
     gaps = np.flatnonzero(~falls)
     return int(gaps[-1]) + 1 if len(gaps) else 0
+
+
+def _falling_tokens(columns: Columns, last: int | None) -> int | Unknown:
+    """How long the learning rate fell at the end, as far as its rows tell."""
+    return "unknown" if last is None else int(columns["tokens"][-1] - columns["tokens"][last])
+
+
+def _batch_history(columns: Columns) -> str:
+    """The batch sizes before the last one: "batch 512 until 30B"."""
+    batches = _carried(columns.get("batch_size", np.zeros(0)))
+    switches = np.flatnonzero(np.diff(batches))
+    return ", ".join(f"batch {batches[row]:.0f} until {format_tokens(columns['tokens'][row])}" for row in switches)
 
 
 def _describe_rates(rates: np.ndarray) -> str:

@@ -54,6 +54,9 @@ SETTINGS = (
     "seed",
     "status",
     "weight_decay_convention",
+    "setup",
+    "decay_tokens",
+    "num_parameters",
 )
 
 
@@ -133,7 +136,7 @@ def read_setting(name: str, value: object) -> Any:
     """A setting's value in our type, from numbers or from text; InputError if it cannot be one."""
     if name in ("learning_rate", "weight_decay"):
         return parse_number(name, value)  # type: ignore[arg-type]
-    if name == "tokens":
+    if name in ("tokens", "decay_tokens", "num_parameters"):
         return parse_tokens(name, value)  # type: ignore[arg-type]
     if name in ("batch_size", "sequence_length", "tokens_per_step"):
         return _whole(name, value, 1)

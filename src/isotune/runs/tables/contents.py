@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.recipe import Ramp, Recipe, Setup, digest, recipe_from_table, recipe_to_table
-from isotune.runs.study import describe_phases
-from isotune.runs.tables.prefixes import falling_tokens, own_tokens, plain, trunk_of, warmup_tokens
+from isotune.recipe import Ramp, Recipe, Setup, digest, falling_tokens, recipe_from_table, recipe_to_table
+from isotune.runs.tables.prefixes import own_tokens, plain, trunk_of, warmup_tokens
 from isotune.runs.trajectory import Status, WeightDecayConvention
+from isotune.runs.words import describe_phases
 
 Curve = dict[str, np.ndarray]  # `tokens` as int64, all else as float32 with NaN where nothing was measured
 Kind = Literal["trunk", "whole"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.recipe import Recipe, digest, recipe_to_table
+from isotune.recipe import Recipe, digest, falling_tokens, recipe_to_table
 from isotune.runs.curve import Row, columns, damaged
 from isotune.runs.provenance import source_commit
 from isotune.runs.study import SegmentRecord, Study
@@ -29,7 +29,7 @@ from isotune.runs.tables.contents import (
 )
 from isotune.runs.tables.folder import is_table, write_contents
 from isotune.runs.tables.merge import union
-from isotune.runs.tables.prefixes import continues, falling_tokens, plain, trunk_of
+from isotune.runs.tables.prefixes import continues, plain, trunk_of
 from isotune.runs.tables.reader import Table, read_table
 from isotune.runs.tables.timing import core_seconds_at, trained_with
 from isotune.runs.trajectory import Status

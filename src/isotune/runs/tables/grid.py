@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from isotune.errors import InputError
-from isotune.recipe import Phase, Ramp, Recipe, format_number, format_tokens
+from isotune.recipe import Ramp, Recipe, falling_tokens, format_tokens
 from isotune.runs.tables.contents import RunRecord
-from isotune.runs.tables.prefixes import falling_tokens
 from isotune.runs.tables.reader import Table
+from isotune.runs.words import describe_history
 
 FINAL = "final_val_loss"
 
@@ -160,30 +160,9 @@ def _cells(readings: Iterable[_Reading]) -> dict[tuple[float, float], Cell]:
 
 def _path(recipe: Recipe) -> tuple[str, str]:
     """What a run does beside its main phase and warm-up: ("batch 4 until 1.28M", "decay of 128K")."""
-    switches, position = [], 0
-    for phase in recipe.phases:
-        position += phase.tokens
-        if phase.is_constant and phase is not recipe.main_phase:
-            switches.append(f"{_differences(phase, recipe)} until {format_tokens(position)}")
     falling, ramp = falling_tokens(recipe), recipe.phases[-1].learning_rate
     shape = f" ({ramp.shape})" if isinstance(ramp, Ramp) and ramp.shape != "linear" else ""
-    return ", ".join(switches), f"decay of {format_tokens(falling)}{shape}" if falling else ""
-
-
-def _differences(phase: Phase, recipe: Recipe) -> str:
-    """How an earlier phase differs from the main one, in words that runs of one rule have in common."""
-    learning_rate, weight_decay, batch_size = phase.peak_learning_rate, phase.weight_decay, phase.batch_size
-    ratio = math.sqrt(batch_size / recipe.batch_size)
-    words = []
-    if weight_decay == recipe.weight_decay and math.isclose(learning_rate, recipe.learning_rate * ratio):
-        words.append("LR by the square-root rule")
-    elif learning_rate != recipe.learning_rate:
-        words.append(f"LR {format_number(learning_rate)}")
-    if weight_decay != recipe.weight_decay:
-        words.append(f"WD {format_number(weight_decay)}")
-    if batch_size != recipe.batch_size:
-        words.append(f"batch {batch_size}")
-    return " and ".join(words)
+    return describe_history(recipe), f"decay of {format_tokens(falling)}{shape}" if falling else ""
 
 
 def _require_column(table: Table, column: str) -> None:

@@ -5,18 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from isotune.recipe import Phase, Ramp, Recipe, shared_tokens
-
-
-def falling_tokens(recipe: Recipe) -> int:
-    """The length of the falling ramp that the recipe ends with, batch switches on it included; 0 if there is none."""
-    tokens, after = 0, None
-    for phase in reversed(recipe.phases):
-        ramp = phase.learning_rate
-        if not isinstance(ramp, Ramp) or ramp.end >= ramp.start or (after is not None and not _leads_to(phase, after)):
-            break
-        tokens, after = tokens + phase.tokens, phase
-    return tokens
+from isotune.recipe import Ramp, Recipe, falling_tokens, shared_tokens
 
 
 def trunk_of(recipe: Recipe) -> Recipe | None:
@@ -89,11 +78,3 @@ def plain(recipe: Recipe) -> Recipe:
     """The same recipe without the memory of what was asked for before rounding."""
     phases = tuple(dataclasses.replace(phase, requested_tokens=None) for phase in recipe.phases)
     return Recipe(recipe.setup, phases)
-
-
-def _leads_to(before: Phase, after: Phase) -> bool:
-    """Whether two phases play one ramp, the second from where the first leaves it."""
-    first, second = before.learning_rate, after.learning_rate
-    assert isinstance(first, Ramp) and isinstance(second, Ramp)
-    same = dataclasses.replace(first, offset=0) == dataclasses.replace(second, offset=0)
-    return same and first.offset + before.tokens == second.offset

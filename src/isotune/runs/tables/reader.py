@@ -12,7 +12,7 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.recipe import Recipe
-from isotune.runs.study import run_info, settings_columns
+from isotune.runs.study import settings_columns
 from isotune.runs.tables.contents import (
     Contents,
     DecayRecord,
@@ -25,6 +25,7 @@ from isotune.runs.tables.contents import (
 from isotune.runs.tables.coverage import Coverage
 from isotune.runs.tables.folder import read_contents
 from isotune.runs.trajectory import Trajectory
+from isotune.runs.words import run_info
 
 
 def read_table(folder: str | Path) -> Table:

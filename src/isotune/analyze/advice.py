@@ -1,0 +1,340 @@
+"""Which LR, WD and batch for so many tokens: from the laws of measured optima, or a refusal that says what is missing.
+
+    a budget that was measured         its own fitted minimum
+    three budgets with a minimum       the laws LR ~ D^a, WD ~ D^b, with intervals that widen with the distance
+    anything else                      refused: what stands in the way, and the run that would help
+
+Nothing is carried over to another model size, another batch or another family: optima move with all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isotune.analyze.diagnosis import Diagnosis, SurfaceFinding
+from isotune.analyze.families import Family
+from isotune.analyze.laws import Prediction
+from isotune.analyze.next_run import NextRun
+from isotune.analyze.regime import (
+    BatchSchedule,
+    DirectionForecast,
+    OptimalRate,
+    SquareRootRule,
+    batch_schedule,
+    forecast_direction,
+    square_root_rule,
+)
+from isotune.analyze.rules_of_thumb import Reference, Rule, disagreements, rules
+from isotune.analyze.scaling import Laws, fit_laws, with_minimum
+from isotune.analyze.surface import FlatSet
+from isotune.errors import InputError
+from isotune.recipe.quantities import format_number, format_tokens, parse_tokens
+
+SAME_BUDGET = 0.1  # relative: within it a measured budget is taken as the one that was asked for
+MAX_OCTAVES = 3.0  # half-width of an interval beyond which a law says nothing
+MAX_EXTRAPOLATION = 100.0  # times the largest measured budget
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and the interval that holds the best one with probability `level`."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Settings for a budget, where they come from, and what stands beside them."""
+
+    tokens: int
+    batch_size: int
+    learning_rate: Setting
+    weight_decay: Setting  # coupled: w *= 1 - LR * WD
+    effective_learning_rate: Setting  # the weight decay of an independent optimizer: w *= 1 - WD
+    expected_loss: Setting | None
+    memory_times: float  # n at the end
+    basis: str
+    extrapolation_factor: float
+    flat_set: str
+    forecast: DirectionForecast | None
+    batch_schedule: BatchSchedule | None
+    square_root: SquareRootRule | None
+    rules: tuple[Rule, ...]
+    lines: dict[str, str]  # to paste, by library
+    warnings: tuple[str, ...]
+
+
+def advise(
+    diagnoses: Sequence[Diagnosis],
+    *,
+    tokens: int | float | str,
+    batch_size: int | None = None,
+    num_parameters: int | float | str | None = None,
+    family: str | None = None,
+    level: float = 0.9,
+) -> Advice:
+    """The advice of these diagnosed runs for a budget; InputError, with what to do, where they do not carry it."""
+    budget = parse_tokens("tokens", tokens)
+    if budget < 1:
+        raise InputError(f"tokens={budget} is no budget: give one such as 100B")
+    diagnosis = _choose(diagnoses, batch_size, family)
+    _refuse_other_size(diagnosis.family, num_parameters)
+    laws = fit_laws(diagnosis, level=level)
+    found = _settings(diagnosis, laws, budget, level)
+    return _beside(diagnosis, diagnoses, laws, found, budget)
+
+
+# Which family
+
+
+def _choose(diagnoses: Sequence[Diagnosis], batch_size: int | None, family: str | None) -> Diagnosis:
+    names = "; ".join(f"{one.family.name!r} ({one.family.num_cells} cells)" for one in diagnoses)
+    chosen = [one for one in diagnoses if family is None or one.family.name == family]
+    if not chosen:
+        raise InputError(f"there is no family {family!r}: give one of {names}")
+    if batch_size is not None:
+        sizes = sorted({one.family.batch_size for one in chosen if not isinstance(one.family.batch_size, str)})
+        chosen = [one for one in chosen if one.family.batch_size == batch_size]
+        if not chosen:
+            listed = ", ".join(map(str, sizes)) or "unknown ones"
+            raise InputError(
+                f"no runs have batch size {batch_size}, only {listed}: optima do not carry over to another batch size "
+                f"(the square-root rule fails); ask for one of those, or add runs at {batch_size}"
+            )
+    with_optimum = [one for one in chosen if with_minimum(one.surfaces)]
+    candidates = with_optimum or chosen
+    plain = [one for one in candidates if not one.family.history]
+    return max(plain or candidates, key=lambda one: one.family.num_cells)
+
+
+def _refuse_other_size(family: Family, num_parameters: int | float | str | None) -> None:
+    if num_parameters is None:
+        return
+    asked = parse_tokens("num_parameters", num_parameters)
+    known = _num_parameters(family)
+    if known is None:
+        raise InputError(
+            "the size of these runs' model is unknown, so nobody can say whether it is the one that is asked about: "
+            "give it with the source (num_parameters)"
+        )
+    if abs(asked - known) > 0.01 * known:
+        raise InputError(
+            f"these runs have {format_tokens(known)} parameters and the advice is asked for {format_tokens(asked)}: "
+            "optima move with model size and these runs do not say how; train a sweep at that size, however short"
+        )
+
+
+def _num_parameters(family: Family) -> int | None:
+    sizes = {run.info.num_parameters for run in family.curves} - {"unknown"}
+    return int(next(iter(sizes))) if len(sizes) == 1 else None
+
+
+# Settings
+
+
+@dataclass(frozen=True)
+class _Settings:
+    learning_rate: Setting
+    weight_decay: Setting
+    effective_learning_rate: Setting
+    loss: Setting | None
+    basis: str
+    factor: float
+    surface: SurfaceFinding
+    warnings: tuple[str, ...]
+
+
+def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _Settings:
+    usable = with_minimum(diagnosis.surfaces)
+    if not usable:
+        raise InputError(_no_minimum(diagnosis))
+    nearest = min(usable, key=lambda one: abs(math.log(one.tokens / budget)))
+    if abs(nearest.tokens / budget - 1) <= SAME_BUDGET:
+        return _measured(nearest, level)
+    found = (laws.optimal_learning_rate, laws.optimal_weight_decay, laws.optimal_effective_learning_rate)
+    if any(law is None for law in found):
+        best = _measured(nearest, level)
+        budgets = ", ".join(format_tokens(one.tokens) for one in usable)
+        raise InputError(
+            f"{len(usable)} budgets with a minimum inside the grid ({budgets} "
+            f"tokens) are too few to go to {format_tokens(budget)}: a law takes 3. At {format_tokens(nearest.tokens)} "
+            f"the best is LR {format_number(best.learning_rate.value)}, WD {format_number(best.weight_decay.value)}. "
+            f"{_suggest(diagnosis.next_run)}"
+        )
+    predictions = [law.predict(float(budget)) for law in found if law is not None]
+    factor = predictions[0].extrapolation_factor
+    wide = max(abs(math.log2(p.high / p.low)) / 2 if p.low > 0 else math.inf for p in predictions)
+    if factor > MAX_EXTRAPOLATION or wide > MAX_OCTAVES:
+        raise InputError(
+            f"{format_tokens(budget)} tokens are {factor:.3g} times what was measured, where the laws are uncertain by "
+            f"{wide:.2g} octaves: too far to say anything. {_suggest(diagnosis.next_run)}"
+        )
+    rate, decay, elr = (_predicted(prediction) for prediction in predictions)
+    loss = None
+    if laws.optimal_loss is not None:
+        loss = _predicted(laws.optimal_loss.predict(float(budget)))
+    warnings = [warning for prediction in predictions for warning in prediction.warnings]
+    basis = (
+        f"laws of {len(usable)} budgets, {format_tokens(usable[0].tokens)} to {format_tokens(usable[-1].tokens)} tokens"
+    )
+    return _Settings(rate, decay, elr, loss, basis, factor, usable[-1], tuple(dict.fromkeys(warnings)))
+
+
+def _measured(finding: SurfaceFinding, level: float) -> _Settings:
+    surface = finding.surface
+    assert surface is not None
+
+    def setting(value: float, interval: tuple[float, float]) -> Setting:
+        return Setting(2.0**value, 2.0 ** interval[0], 2.0 ** interval[1], surface.level)
+
+    loss = Setting(surface.minimum_loss, *surface.minimum_loss_interval, surface.level)
+    return _Settings(
+        setting(surface.minimum_log2_learning_rate, surface.minimum_log2_learning_rate_interval),
+        setting(surface.minimum_log2_weight_decay, surface.minimum_log2_weight_decay_interval),
+        setting(surface.minimum_log2_effective_learning_rate, surface.minimum_log2_effective_learning_rate_interval),
+        loss,
+        f"the fitted minimum at {format_tokens(finding.tokens)} tokens, which was measured",
+        1.0,
+        finding,
+        surface.warnings,
+    )
+
+
+def _predicted(prediction: Prediction) -> Setting:
+    return Setting(prediction.value, prediction.low, prediction.high, prediction.level)
+
+
+def _no_minimum(diagnosis: Diagnosis) -> str:
+    if not diagnosis.surfaces:
+        why = "no two runs ended after the same number of tokens"
+    else:
+        last = diagnosis.surfaces[-1]
+        edge = ", ".join(last.surface.censored) if last.surface else last.reason
+        why = f"no budget has its minimum inside the grid of these runs ({edge})"
+    return f"{why}: nothing can be advised yet. {_suggest(diagnosis.next_run)}"
+
+
+def _suggest(run: NextRun | None) -> str:
+    if run is None:
+        return "Add runs with other LR and WD."
+    return (
+        f"The run to add: LR {format_number(run.learning_rate)}, WD {format_number(run.weight_decay)}, "
+        f"{format_tokens(run.tokens)} tokens ({run.why})."
+    )
+
+
+# What stands beside it
+
+
+def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, found: _Settings, budget: int) -> Advice:
+    family = diagnosis.family
+    batch, length = family.batch_size, family.sequence_length
+    lr, wd = found.learning_rate.value, found.weight_decay.value
+    warnings = [*found.warnings]
+    forecast = schedule = None
+    n = math.nan
+    if isinstance(batch, int) and isinstance(length, int):
+        regimes = [regime for _, regime in diagnosis.regimes]
+        forecast = forecast_direction(lr, wd, batch, length, budget)
+        n = forecast.memory_times
+        if regimes:
+            schedule = batch_schedule(regimes[len(regimes) // 2], tokens=budget, sequence_length=length)
+    else:
+        warnings.append("batch size or sequence length is unknown: n and a batch schedule cannot be given")
+    size = _num_parameters(family)
+    optimum = found.surface.surface
+    assert optimum is not None
+    beside = rules(
+        num_parameters=size,
+        tokens=budget,
+        batch_size=batch if isinstance(batch, int) else None,
+        sequence_length=length if isinstance(length, int) else None,
+        learning_rate=lr,
+        reference=Reference(
+            tokens=found.surface.tokens,
+            learning_rate=2.0**optimum.minimum_log2_learning_rate,
+            weight_decay=2.0**optimum.minimum_log2_weight_decay,
+            batch_size=batch if isinstance(batch, int) else None,
+            sequence_length=length if isinstance(length, int) else None,
+        ),
+    )
+    return Advice(
+        budget,
+        batch if isinstance(batch, int) else 0,
+        found.learning_rate,
+        found.weight_decay,
+        found.effective_learning_rate,
+        found.loss,
+        n,
+        found.basis,
+        found.factor,
+        _flat_words(found.surface),
+        forecast,
+        schedule,
+        _square_root(diagnosis, diagnoses, budget),
+        beside,
+        paste_in(lr, wd),
+        tuple(dict.fromkeys([*warnings, *disagreements(beside)])),
+    )
+
+
+def _flat_words(finding: SurfaceFinding) -> str:
+    assert finding.surface is not None
+    try:
+        flat: FlatSet = finding.surface.flat_set()
+    except InputError as error:
+        return str(error)
+    return f"at {format_tokens(finding.tokens)} tokens {flat.description}"
+
+
+def _square_root(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], budget: int) -> SquareRootRule | None:
+    """What the square-root rule would have done for another batch of the same setup, against its measured optimum."""
+    ours, family = _optimal_rate(diagnosis, budget), diagnosis.family
+    others = [
+        one
+        for one in diagnoses
+        if one.family.setup == family.setup
+        and not one.family.history
+        and one.family.shape == family.shape
+        and isinstance(one.family.batch_size, int)
+        and one.family.batch_size != family.batch_size
+    ]
+    for other in others:
+        theirs = _optimal_rate(other, budget)
+        if ours is not None and theirs is not None and isinstance(family.batch_size, int):
+            assert isinstance(other.family.batch_size, int)
+            return square_root_rule(
+                ours.learning_rate, family.batch_size, other.family.batch_size, optimum=ours, new_optimum=theirs
+            )
+    return None
+
+
+def _optimal_rate(diagnosis: Diagnosis, budget: int) -> OptimalRate | None:
+    usable = with_minimum(diagnosis.surfaces)
+    if not usable:
+        return None
+    surface = min(usable, key=lambda one: abs(math.log(one.tokens / budget))).surface
+    assert surface is not None
+    low, high = surface.minimum_log2_learning_rate_interval
+    return OptimalRate(2.0**surface.minimum_log2_learning_rate, 2.0**low, 2.0**high)
+
+
+def paste_in(learning_rate: float, weight_decay: float) -> dict[str, str]:
+    """The settings as each library wants them; all of these decay by LR * WD, the last one by WD alone.
+
+    >>> paste_in(0.001, 0.1)["torch"]
+    'torch.optim.AdamW(model.parameters(), lr=0.001, weight_decay=0.1, betas=(0.9, 0.95))'
+    """
+    lr, wd, independent = (f"{value:.4g}" for value in (learning_rate, weight_decay, learning_rate * weight_decay))
+    return {
+        "torch": f"torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay={wd}, betas=(0.9, 0.95))",
+        "transformers": f"TrainingArguments(learning_rate={lr}, weight_decay={wd}, adam_beta2=0.95)",
+        "lightning": f"def configure_optimizers(self): return torch.optim.AdamW(self.parameters(), lr={lr}, "
+        f"weight_decay={wd}, betas=(0.9, 0.95))",
+        "independent": f"weight_decay={independent}  # where the optimizer does w *= 1 - weight_decay at peak LR",
+    }
