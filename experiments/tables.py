@@ -54,9 +54,10 @@ class TableSweep:
 SWEEPS = [
     TableSweep("nano", "nano-small", "nano", NANO),
     TableSweep("nano", "nano-large", "nano", NANO),
+    TableSweep("nano", "nano-low", "nano", NANO),
     TableSweep("nano", "nano-seeds", "nano", NANO),
-    TableSweep("nano", "nano-switch", "nano", NANO),
     TableSweep("small32", "small32-small", "small32", SMALL32),
+    TableSweep("nano", "nano-switch", "nano", NANO),
     TableSweep("nano-variants", "nano-perturbed", "nano-perturbed", NANO),
     TableSweep("small32", "small32-seeds", "small32", SMALL32),
     TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9", NANO),
