@@ -15,6 +15,7 @@ from isotune.cli.runs import runs
 from isotune.cli.sweep import sweep
 from isotune.cli.table import table
 from isotune.cli.train import train
+from isotune.cli.tune import tune
 from isotune.errors import InputError
 
 BAD_INPUT = 2  # exit code of everything a user can mend
@@ -27,7 +28,7 @@ def isotune() -> None:
     """Which learning rate, weight decay and batch size?"""
 
 
-for command in (train, sweep, diagnose_command, fit_command, advise_command, prepare, recipe, runs, table):
+for command in (tune, train, sweep, diagnose_command, fit_command, advise_command, prepare, recipe, runs, table):
     isotune.add_command(command)
 
 

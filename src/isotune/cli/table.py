@@ -59,6 +59,9 @@ def check(folders: tuple[Path, ...]) -> None:
     """Check that tables are what they say; exit code 2 if one is not."""
     found = False
     for folder in folders:
+        if folder.is_file():  # `tables/*` finds a README too
+            click.echo(f"{folder}: a file, no table")
+            continue
         problems = check_table(folder)
         found |= bool(problems)
         for problem in problems:

@@ -1,0 +1,171 @@
+"""Questions answered by training: every question is a WSD recipe of one study, so that trunks are shared.
+
+The study is the memory: answers are read from it, and a question costs what it lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from isotune.errors import InputError
+from isotune.recipe import Recipe, falling_tokens, wsd
+from isotune.runs import Evaluation, Study
+from isotune.runs.tables.prefixes import warmup_tokens
+from isotune.sweep.driver import Progress
+from isotune.sweep.executors import Executor
+from isotune.sweep.outcomes import Outcome
+from isotune.sweep.plan import make_plan
+from isotune.sweep.run import MakeExecutor, local_workers, run_sweep
+from isotune.sweep.training import Job
+from isotune.train import Execution
+from isotune.tune.questions import Answer, Goal, Question, Space, make_rungs
+
+
+class TrainerObjective:
+    """Trains what a tuner asks for; use it in a `with` statement, which keeps its workers from round to round."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        study_folder: str | Path,
+        *,
+        num_parallel: int,
+        execution: Execution | None = None,
+        evaluation: Evaluation | Mapping[str, int] | None = None,
+        make_executor: MakeExecutor | None = None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
+        self.recipe, self.folder, self.num_parallel = recipe, Path(study_folder), num_parallel
+        self.execution, self.evaluation = execution or Execution(), evaluation
+        self.decay_tokens, self.warmup_tokens = falling_tokens(recipe), warmup_tokens(recipe)
+        if not self.decay_tokens or self.recipe_of(self._asked_by(recipe)) != recipe:
+            raise InputError(
+                "tuning trains WSD recipes (warm-up, constant LR, decay to zero): give one, such as nano-wsd"
+            )
+        self._on_progress, self._should_stop = on_progress, should_stop
+        self._make_executor = make_executor or local_workers(num_parallel)
+        self._executor: _Kept | None = None
+        self._stack = contextlib.ExitStack()
+        self._opened: Study | None = None
+        self._known: dict[Recipe, Answer] = {}
+
+    def __enter__(self) -> TrainerObjective:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def goal(self, space: Space, *, tolerance: float) -> Goal:
+        """The recipe's own budget, tuned over this space."""
+        step = self.recipe.batch_size * self.recipe.setup.sequence_length
+        rungs = make_rungs(self.recipe.tokens, self.decay_tokens + self.warmup_tokens)
+        return Goal(
+            tokens=self.recipe.tokens,
+            space=space,
+            rungs=tuple(rung // step * step for rung in rungs),
+            decay_tokens=self.decay_tokens,
+            tokens_per_step=step,
+            tolerance=tolerance,
+        )
+
+    def recipe_of(self, question: Question) -> Recipe:
+        """The run that answers a question."""
+        return wsd(
+            replace(self.recipe.setup, seed=question.seed),
+            tokens=question.tokens,
+            learning_rate=question.learning_rate,
+            weight_decay=question.weight_decay,
+            batch_size=self.recipe.batch_size,
+            warmup_tokens=self.warmup_tokens,
+            decay_tokens=self.decay_tokens,
+        )
+
+    def answers(self) -> list[Answer]:
+        study = self._study()
+        if study is None:
+            return []
+        for recipe in study.recipes():
+            question = self._asked_by(recipe)
+            if recipe not in self._known and self.recipe_of(question) == recipe:
+                answer = _read(study, recipe, question)
+                if answer is not None:
+                    self._known[recipe] = answer
+        return list(self._known.values())
+
+    def prices(self, questions: Sequence[Question]) -> list[int]:
+        study = self._study()
+        begun = {(recipe.learning_rate, recipe.weight_decay) for recipe in study.recipes()} if study else set()
+        return [
+            make_plan([self.recipe_of(question)], study).price.to_train
+            if (question.learning_rate, question.weight_decay) in begun
+            else question.tokens
+            for question in questions
+        ]
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        run_sweep(
+            [self.recipe_of(question) for question in questions],
+            self.folder,
+            execution=self.execution,
+            evaluation=self.evaluation,
+            make_executor=self._kept_executor,
+            on_progress=self._on_progress,
+            should_stop=self._should_stop,
+        )
+
+    def _asked_by(self, recipe: Recipe) -> Question:
+        return Question(recipe.learning_rate, recipe.weight_decay, recipe.tokens, recipe.setup.seed)
+
+    def _study(self) -> Study | None:
+        if self._opened is None and (self.folder / "study.json").exists():
+            self._opened = Study.open(self.folder)
+        return self._opened
+
+    def _kept_executor(self, study: Study, execution: Execution, driver: str) -> Executor:
+        if self._executor is None:
+            self._executor = _Kept(self._make_executor(study, execution, driver))
+            self._stack.callback(self._executor.executor.close)
+        return self._executor
+
+
+class _Kept:
+    """An executor that outlives the sweeps which use it: its processes have imported and compiled already."""
+
+    def __init__(self, executor: Executor):
+        self.executor = executor
+
+    def num_free(self) -> int:
+        return self.executor.num_free()
+
+    def submit(self, key: str, job: Job) -> None:
+        self.executor.submit(key, job)
+
+    def poll(self, seconds: float) -> list[tuple[str, Outcome]]:
+        return self.executor.poll(seconds)
+
+    def kill(self, key: str) -> None:
+        self.executor.kill(key)
+
+    def problem(self) -> str:
+        return self.executor.problem()
+
+    def close(self) -> None:
+        """Nothing: the objective closes it."""
+
+
+def _read(study: Study, recipe: Recipe, question: Question) -> Answer | None:
+    trajectory = study.trajectory(recipe)
+    if trajectory.info.status == "diverged":
+        return Answer(question, math.nan, "diverged")
+    loss = trajectory.last("final_val_loss")
+    if trajectory.info.status != "finished":
+        return None
+    return Answer(question, loss if math.isfinite(loss) else trajectory.last("val_loss"))

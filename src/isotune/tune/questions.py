@@ -1,0 +1,118 @@
+"""What a tuner asks and what it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from isotune.errors import InputError
+from isotune.recipe.quantities import require_positive, require_positive_int, settle, show
+
+MAX_RUNGS = 5  # budgets D, D/2, D/4, D/8, D/16: what is shorter says little
+MIN_DECAYS_PER_RUNG = 2.0  # a rung is at least this many decays long
+MAX_CELLS = 20_000
+
+
+@dataclass(frozen=True)
+class Question:
+    """The loss of a run with these settings after so many tokens, its decay included; WD is coupled."""
+
+    learning_rate: float
+    weight_decay: float
+    tokens: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a question: a loss, or NaN for a run that diverged."""
+
+    question: Question
+    loss: float
+    status: Literal["finished", "diverged"] = "finished"
+    noise: float | None = None  # standard deviation of log loss, where it is known
+
+    @property
+    def has_diverged(self) -> bool:
+        return self.status == "diverged" or not math.isfinite(self.loss)
+
+
+Prices = Callable[[Sequence[Question]], Sequence[int]]  # missing tokens: what each answer would cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """LR and WD between bounds, on a logarithmic lattice; or exactly the cells that are given."""
+
+    learning_rate: tuple[float, float] = (2.0**-13, 2.0**-6)
+    weight_decay: tuple[float, float] = (2.0**-8, 1.0)
+    octaves: float = 0.5  # between neighbours
+    only: tuple[tuple[float, float], ...] = field(default=(), repr=False)  # (LR, WD) pairs, where nothing else may be
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay"):
+            low, high = (require_positive(name, value) for value in getattr(self, name))
+            if not low <= high:
+                raise InputError(f"{name}={show((low, high))} must be a low and a high end: write 2^-12..2^-7")
+            settle(self, name, (low, high))
+        settle(self, "octaves", require_positive("octaves", self.octaves))
+        if len(self.cells) > MAX_CELLS:
+            raise InputError(
+                f"the space has {len(self.cells)} cells: narrow it, or take a larger step than {self.octaves}"
+            )
+
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """[cells x 2]: log2 LR, log2 WD."""
+        if self.only:
+            return np.log2(np.array(self.only, dtype=float))
+        bounds = (self.learning_rate, self.weight_decay)
+        axes = [_lattice(math.log2(low), math.log2(high), self.octaves) for low, high in bounds]
+        lr, wd = np.meshgrid(*axes, indexing="ij")
+        return np.column_stack([lr.ravel(), wd.ravel()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is tuned for: the loss after `tokens`, within `tolerance` of the best one in the space."""
+
+    tokens: int
+    space: Space = field(default_factory=Space)
+    rungs: tuple[int, ...] = ()  # budgets that may be asked for, `tokens` the last; () makes octaves below it
+    decay_tokens: int = 0
+    tokens_per_step: int | None = None  # batch size x sequence length; None: n is unknown, and with it the invariance
+    tolerance: float = 0.0025  # relative regret that is good enough
+    level: float = 0.9
+
+    def __post_init__(self) -> None:
+        settle(self, "tokens", require_positive_int("tokens", self.tokens))
+        rungs = self.rungs or make_rungs(self.tokens, self.decay_tokens)
+        settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
+        settle(self, "tolerance", require_positive("tolerance", self.tolerance))
+
+    def points(self, cells: np.ndarray, tokens: np.ndarray | int) -> np.ndarray:
+        """[cells x 4] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget."""
+        tokens = np.broadcast_to(np.asarray(tokens, dtype=float), len(cells))
+        steps = np.full(len(cells), np.nan) if self.tokens_per_step is None else tokens / self.tokens_per_step
+        return np.column_stack([cells, np.log2(steps), np.log2(tokens / self.tokens)])
+
+
+def make_rungs(tokens: int, decay_tokens: int) -> tuple[int, ...]:
+    """Budgets in octaves below the target, none shorter than two decays.
+
+    >>> make_rungs(2_752_512, 131_072)
+    (344064, 688128, 1376256, 2752512)
+    """
+    rungs = [tokens >> k for k in reversed(range(MAX_RUNGS))]
+    return tuple(rung for rung in rungs if rung and rung >= MIN_DECAYS_PER_RUNG * decay_tokens) or (tokens,)
+
+
+def _lattice(low: float, high: float, step: float) -> np.ndarray:
+    """From low to high in steps, both ends included."""
+    inside = np.arange(low, high + 1e-9, step)
+    return inside if high - inside[-1] < 1e-6 else np.append(inside, high)

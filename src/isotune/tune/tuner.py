@@ -1,0 +1,239 @@
+"""Which run to ask for next, and what to recommend: a pure function of what is known.
+
+The belief gives the joint distribution of all losses. Of every question that could be asked (a cell at a budget) it is
+computed by how much the answer would lower the regret that is to be expected of the recommendation, E[min] before minus
+after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
+part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from isotune.tune.belief import (
+    INVARIANCE_ODDS,
+    NOISE,
+    Belief,
+    Kernel,
+    Observations,
+    believe,
+    invariant_kernel,
+    plain_kernel,
+    with_noise,
+)
+from isotune.tune.questions import Answer, Goal, Prices, Question
+
+MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
+NUM_DRAWS = 256
+DIVERGED_EXCESS = 0.15  # a diverged run counts as this much worse than the worst of its budget
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The settings with the lowest expected loss, and how far from the best they may be."""
+
+    learning_rate: float
+    weight_decay: float
+    loss: float  # expected at the goal's budget
+    loss_interval: tuple[float, float]
+    regret: float  # expected, relative
+    regret_bound: float  # that it stays under with probability `level`
+    level: float
+    as_good: tuple[tuple[float, float], ...]  # other (LR, WD) expected within the tolerance
+    invariance_weight: float  # probability that WD matters through n alone; NaN where n is unknown
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to ask next, why, and what would be recommended now."""
+
+    questions: tuple[Question, ...]
+    reasons: tuple[str, ...]
+    recommendation: Recommendation
+    is_done: bool
+
+
+def suggest(
+    goal: Goal,
+    answers: Sequence[Answer],
+    prices: Prices | None = None,
+    *,
+    count: int = 1,
+    leave_out: Sequence[Question] = (),
+    random_seed: int = 0,
+) -> Suggestion:
+    """The next questions (a round of `count`), by what is known; the same answer whenever it is asked again."""
+    belief = believe_answers(goal, answers)
+    cells = goal.space.cells
+    recommendation = recommend(goal, belief, random_seed)
+    asked = {_key(question) for question in (*(answer.question for answer in answers), *leave_out)}
+    candidates = _candidates(goal, answers)
+    listed = prices(candidates) if prices else [question.tokens for question in candidates]
+    known_prices = {_key(question): max(1.0, float(cost)) for question, cost in zip(candidates, listed, strict=True)}
+    questions: list[Question] = []
+    reasons: list[str] = []
+    observed = belief.observations
+    for _ in range(count):
+        open_ones = [question for question in candidates if _key(question) not in asked]
+        if not open_ones:
+            break
+        costs = np.array([known_prices[_key(question)] for question in open_ones])
+        chosen = _best_question(goal, belief, cells, open_ones, costs)
+        question = open_ones[chosen]
+        questions.append(question)
+        reasons.append(_why(question, goal, answers, recommendation, costs[chosen]))
+        asked.add(_key(question))
+        if len(questions) < count:  # the rest of the round as if this one came out as expected
+            point = goal.points(_log2_cells([question]), question.tokens)
+            mean, _ = belief.mean_and_deviation(point)
+            observed = Observations(
+                np.vstack([observed.points, point]),
+                np.append(observed.values, mean),
+                np.append(observed.noise, NOISE),
+            )
+            belief = believe(_kernels(goal), _odds(goal), observed)
+    return Suggestion(tuple(questions), tuple(reasons), recommendation, recommendation.regret <= goal.tolerance)
+
+
+def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
+    """What these answers recommend."""
+    return recommend(goal, believe_answers(goal, answers), random_seed)
+
+
+def recommend(goal: Goal, belief: Belief, random_seed: int = 0) -> Recommendation:
+    """The cell with the lowest expected loss at the goal's budget."""
+    cells = goal.space.cells
+    points = goal.points(cells, goal.tokens)
+    mean, deviation = belief.mean_and_deviation(points)
+    best = int(np.argmin(mean))
+    draws = belief.draws(points, NUM_DRAWS, np.random.default_rng(random_seed))
+    regrets = np.expm1(draws[:, best] - draws.min(axis=1))
+    reach = float(special.ndtri((1 + goal.level) / 2)) * float(deviation[best])
+    others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
+    names = [kernel.name for kernel in belief.kernels]
+    return Recommendation(
+        2.0 ** float(cells[best, 0]),
+        2.0 ** float(cells[best, 1]),
+        math.exp(mean[best]),
+        (math.exp(mean[best] - reach), math.exp(mean[best] + reach)),
+        float(regrets.mean()),
+        float(np.quantile(regrets, goal.level)),
+        goal.level,
+        tuple((2.0 ** float(cells[i, 0]), 2.0 ** float(cells[i, 1])) for i in others),
+        float(belief.weights[names.index("invariant")]) if "invariant" in names else math.nan,
+    )
+
+
+def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
+    """The belief that answers lead to; several seeds of one question count as what they are, several."""
+    return believe(_kernels(goal), _odds(goal), _observations(goal, answers))
+
+
+# What is known
+
+
+def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
+    usable = [answer for answer in answers if answer.question.tokens <= goal.tokens]
+    cells, tokens = _log2_cells([answer.question for answer in usable]), _tokens(usable)
+    values = np.array([math.nan if answer.has_diverged else math.log(answer.loss) for answer in usable])
+    noise = np.array([NOISE if answer.noise is None else answer.noise for answer in usable])
+    diverged = np.isnan(values)
+    for index in np.flatnonzero(diverged):
+        here = ~diverged & (tokens == tokens[index])
+        known = values[here] if here.any() else values[~diverged]
+        values[index] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
+    return with_noise(goal.points(cells, tokens), values, noise)
+
+
+def _kernels(goal: Goal) -> tuple[Kernel, ...]:
+    cells = goal.space.cells
+    middle, reach = (cells.max(axis=0) + cells.min(axis=0)) / 2, (cells.max(axis=0) - cells.min(axis=0)) / 2
+    plain = plain_kernel(float(middle[0]), float(middle[1]))
+    if goal.tokens_per_step is None:
+        return (plain,)
+    return invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25)), plain
+
+
+def _odds(goal: Goal) -> tuple[float, ...]:
+    return (1.0,) if goal.tokens_per_step is None else (INVARIANCE_ODDS, 1.0)
+
+
+def _log2_cells(questions: Sequence[Question]) -> np.ndarray:
+    pairs = [(question.learning_rate, question.weight_decay) for question in questions]
+    return np.log2(np.array(pairs, dtype=float).reshape(-1, 2))
+
+
+def _tokens(answers: Sequence[Answer]) -> np.ndarray:
+    return np.array([answer.question.tokens for answer in answers], dtype=float)
+
+
+def _key(question: Question) -> tuple[float, float, int]:
+    return round(math.log2(question.learning_rate), 6), round(math.log2(question.weight_decay), 6), question.tokens
+
+
+# What to ask
+
+
+def _candidates(goal: Goal, answers: Sequence[Answer]) -> list[Question]:
+    """Every cell at every rung, but for those beyond an LR that diverged in no more tokens."""
+    diverged = [answer.question for answer in answers if answer.has_diverged]
+    finished = {answer.question.learning_rate for answer in answers if not answer.has_diverged}
+    candidates = []
+    for log2_lr, log2_wd in goal.space.cells.tolist():
+        lr, wd = 2.0**log2_lr, 2.0**log2_wd
+        for rung in goal.rungs:
+            hopeless = any(lr >= one.learning_rate and rung >= one.tokens for one in diverged)
+            if not hopeless or lr in finished:
+                candidates.append(Question(lr, wd, rung))
+    return candidates
+
+
+def _best_question(
+    goal: Goal, belief: Belief, cells: np.ndarray, questions: Sequence[Question], prices: np.ndarray
+) -> int:
+    targets = goal.points(cells, goal.tokens)
+    points = goal.points(_log2_cells(questions), np.array([question.tokens for question in questions]))
+    gains = expected_gains(belief, targets, points)
+    worth = gains >= MIN_GAIN_SHARE * gains.max()
+    return int(np.argmax(np.where(worth, gains / prices, -1.0)))
+
+
+def expected_gains(belief: Belief, targets: np.ndarray, points: np.ndarray, noise: float = NOISE) -> np.ndarray:
+    """By how much an answer at each point lowers the targets' lowest expected log loss: the knowledge gradient."""
+    mean, _ = belief.mean_and_deviation(targets)
+    _, deviation = belief.mean_and_deviation(points)
+    # How far an answer that is one deviation higher than expected moves each target: [targets x points].
+    move = belief.covariance(targets, points) / np.hypot(deviation, noise)
+    after = np.zeros(len(points))
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        after += weight * (mean[:, None] + move * node).min(axis=0)
+    return np.maximum(0.0, float(mean.min()) - after)
+
+
+def _why(
+    question: Question, goal: Goal, answers: Sequence[Answer], recommendation: Recommendation, price: float
+) -> str:
+    """The question's purpose in words."""
+    share = f"{100 * price / goal.tokens:.2g} % of a full run"
+    known = [answer.question for answer in answers]
+    if not known:
+        return f"a first look, {share}"
+    for other in known:
+        if math.isclose(other.learning_rate * other.weight_decay, question.learning_rate * question.weight_decay):
+            factor = question.learning_rate / other.learning_rate
+            if factor not in (1.0,) and other.tokens == question.tokens:
+                return f"checking that LR x{factor:.3g} at WD /{factor:.3g} changes nothing, {share}"
+    if math.isclose(question.learning_rate, recommendation.learning_rate) and math.isclose(
+        question.weight_decay, recommendation.weight_decay
+    ):
+        return f"is the best so far really as good at {question.tokens} tokens? {share}"
+    if math.isclose(question.learning_rate, recommendation.learning_rate):
+        return f"another WD at the best LR so far, {share}"
+    return f"another LR, {share}"
