@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
@@ -35,7 +36,7 @@ GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.002  # of a loss: seed and evaluation
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
-MAX_OBSERVATIONS = 400  # the lowest of each budget; the rest could not change an answer
+MAX_OBSERVATIONS = 300  # the lowest of each budget; the rest could not change an answer
 
 Points = np.ndarray  # [points x 4]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D
 
@@ -53,23 +54,40 @@ class Kernel:
     departure: float = DEPARTURE
     gap: float = GAP
 
-    def expected(self, points: Points) -> np.ndarray:
-        return self.terms(self.coordinates(points)) @ self.mean
+    def place(self, points: Points) -> Placed:
+        """The points as this kernel sees them, computed once."""
+        coordinates = self.coordinates(points)
+        terms = self.terms(coordinates)
+        return Placed(terms @ self.mean, terms * self.deviation, coordinates[:, :2] / self.scales[:2], points[:, 3])
 
-    def covariance(self, first: Points, second: Points) -> np.ndarray:
-        a, b = self.coordinates(first), self.coordinates(second)
-        trend = (self.terms(a) * self.deviation**2) @ self.terms(b).T
-        a, b = a / self.scales, b / self.scales
-        across = _square_distances(a[:, :2], b[:, :2])
-        along = (a[:, 2:] - b[:, 2:].T) ** 2
-        below = np.minimum(-first[:, 3:], -second[:, 3:].T)
-        nearness = np.exp(-across / 2)
-        return trend + nearness * (self.departure**2 * np.exp(-along / 2) + self.gap**2 * np.maximum(below, 0.0))
+    def covariance(self, first: Placed, second: Placed) -> np.ndarray:
+        """[first x second] before anything is observed."""
+        nearness = np.exp(_square_distances(first.across, second.across) / -2)
+        return first.terms @ second.terms.T + nearness * self._along(first.budget, second.budget)
 
-    def variance(self, points: Points) -> np.ndarray:
+    def variance(self, placed: Placed) -> np.ndarray:
         """The diagonal of the covariance of these points."""
-        trend = ((self.terms(self.coordinates(points)) * self.deviation) ** 2).sum(axis=1)
-        return trend + self.departure**2 + self.gap**2 * np.maximum(-points[:, 3], 0.0)
+        return (placed.terms**2).sum(axis=1) + self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
+
+    def _along(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """What depends on the budgets alone, of which there are few."""
+        (a, row), (b, column) = (np.unique(budget, return_inverse=True) for budget in (first, second))
+        near = self.departure**2 * np.exp(((a[:, None] - b) / self.scales[2]) ** 2 / -2)
+        both = near + self.gap**2 * np.maximum(0.0, np.minimum(-a[:, None], -b))
+        return both[row][:, column]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Points under a kernel: expected log losses, terms in units of their deviations, scaled coordinates, budgets."""
+
+    expected: np.ndarray
+    terms: np.ndarray
+    across: np.ndarray
+    budget: np.ndarray
+
+    def some(self, chosen: slice) -> Placed:
+        return Placed(self.expected[chosen], self.terms[chosen], self.across[chosen], self.budget[chosen])
 
 
 @dataclass(frozen=True)
@@ -128,62 +146,77 @@ class Belief:
     kernels: tuple[Kernel, ...]
     weights: np.ndarray
     observations: Observations
-    _solved: tuple[tuple[np.ndarray, np.ndarray], ...] = field(repr=False)  # (Cholesky factor, whitened residual)
+    _solved: tuple[_Solved, ...] = field(repr=False)
 
-    def mean_and_deviation(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
-        """Of the log loss at points, over all kernels."""
-        means, variances = zip(
-            *((given.mean, given.variance()) for given in self._given(points)),
-            strict=True,
-        )
-        mean = self.weights @ np.array(means)
-        variance = self.weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
-        return mean, np.sqrt(np.maximum(variance, 0.0))
-
-    def covariance(self, first: Points, second: Points) -> np.ndarray:
-        """[first x second] of the log losses, over all kernels."""
-        pairs = list(zip(self._given(first), self._given(second), strict=True))
-        means = [self.weights @ np.array([pair[side].mean for pair in pairs]) for side in (0, 1)]
-        total = np.zeros((len(first), len(second)))
-        for weight, kernel, (a, b) in zip(self.weights, self.kernels, pairs, strict=True):
-            own = kernel.covariance(first, second) - a.explained.T @ b.explained
-            total += weight * (own + np.outer(a.mean - means[0], b.mean - means[1]))
-        return total
-
-    def draws(self, points: Points, count: int, rng: np.random.Generator) -> np.ndarray:
-        """[count x points] joint draws of the log loss, each from one of the kernels."""
-        shares = rng.multinomial(count, self.weights)
-        drawn = []
-        for share, kernel, given in zip(shares, self.kernels, self._given(points), strict=True):
-            if share:
-                covariance = kernel.covariance(points, points) - given.explained.T @ given.explained
-                root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(points)))
-                drawn.append(given.mean + rng.standard_normal((share, len(points))) @ root.T)
-        return np.concatenate(drawn)
-
-    def _given(self, points: Points) -> list[_Given]:
-        """Each kernel's posterior at points."""
-        found = []
-        for kernel, (root, residual) in zip(self.kernels, self._solved, strict=True):
-            explained = np.zeros((0, len(points)))
-            if len(residual):
-                seen = kernel.covariance(self.observations.points, points)
-                explained = linalg.solve_triangular(root, seen, lower=True, check_finite=False)
-            found.append(_Given(kernel.expected(points) + explained.T @ residual, explained, kernel, points))
-        return found
+    def at(self, points: Points) -> Posterior:
+        """The log losses at these points."""
+        placed, means, explained = [], [], []
+        for kernel, solved in zip(self.kernels, self._solved, strict=True):
+            here = kernel.place(points)
+            known = np.zeros((0, len(points)))
+            if len(solved.residual):
+                seen = kernel.covariance(solved.placed, here)
+                known = linalg.solve_triangular(solved.root, seen, lower=True, check_finite=False)
+            placed.append(here)
+            means.append(here.expected + known.T @ solved.residual)
+            explained.append(known)
+        return Posterior(self.kernels, self.weights, tuple(placed), np.array(means), tuple(explained))
 
 
 @dataclass(frozen=True)
-class _Given:
-    """One kernel at points: its mean, and what the observations explain, as columns whose squares add up."""
+class Posterior:
+    """The log losses at some points: each kernel's, and of all together."""
 
-    mean: np.ndarray
-    explained: np.ndarray
-    kernel: Kernel
-    points: Points
+    kernels: tuple[Kernel, ...]
+    weights: np.ndarray
+    _placed: tuple[Placed, ...] = field(repr=False)
+    _means: np.ndarray = field(repr=False)  # [kernels x points]
+    _explained: tuple[np.ndarray, ...] = field(repr=False)  # [observations x points], whose squares add up
 
-    def variance(self) -> np.ndarray:
-        return self.kernel.variance(self.points) - (self.explained**2).sum(axis=0)
+    @cached_property
+    def mean(self) -> np.ndarray:
+        return np.asarray(self.weights @ self._means)
+
+    @cached_property
+    def deviation(self) -> np.ndarray:
+        own = [
+            kernel.variance(placed) - (known**2).sum(axis=0)
+            for kernel, placed, known in zip(self.kernels, self._placed, self._explained, strict=True)
+        ]
+        return np.sqrt(np.maximum(0.0, self.weights @ (np.array(own) + (self._means - self.mean) ** 2)))
+
+    def covariance(self, first: slice, second: slice) -> np.ndarray:
+        """[first x second] over all kernels."""
+        total = 0.0
+        for index, weight in enumerate(self.weights):
+            apart = self._means[index] - self.mean
+            total = total + weight * (self._own(index, first, second) + np.outer(apart[first], apart[second]))
+        return np.asarray(total)
+
+    def draws(self, chosen: slice, count: int, rng: np.random.Generator) -> np.ndarray:
+        """[count x chosen] joint draws, each from one of the kernels."""
+        drawn = []
+        for index, share in enumerate(rng.multinomial(count, self.weights)):
+            mean = self._means[index][chosen]
+            if share:
+                covariance = self._own(index, chosen, chosen)
+                root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(mean)))
+                drawn.append(mean + rng.standard_normal((share, len(mean))) @ root.T)
+        return np.concatenate(drawn)
+
+    def _own(self, index: int, first: slice, second: slice) -> np.ndarray:
+        placed, known = self._placed[index], self._explained[index]
+        prior = self.kernels[index].covariance(placed.some(first), placed.some(second))
+        return np.asarray(prior - known[:, first].T @ known[:, second])
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """The observations under one kernel: Cholesky factor of their covariance, and their residual whitened by it."""
+
+    placed: Placed
+    root: np.ndarray
+    residual: np.ndarray
 
 
 def believe(kernels: Sequence[Kernel], odds: Sequence[float], observations: Observations) -> Belief:
@@ -192,14 +225,14 @@ def believe(kernels: Sequence[Kernel], odds: Sequence[float], observations: Obse
     log_weights = np.log(np.asarray(odds, dtype=float))
     solved = []
     for index, kernel in enumerate(kernels):
-        if not len(observed):
-            solved.append((np.zeros((0, 0)), np.zeros(0)))
-            continue
-        covariance = kernel.covariance(observed.points, observed.points) + np.diag(observed.noise**2 + 1e-12)
+        placed = kernel.place(observed.points)
+        covariance = kernel.covariance(placed, placed) + np.diag(observed.noise**2 + 1e-12)
         root = np.linalg.cholesky(covariance)
-        residual = linalg.solve_triangular(root, observed.values - kernel.expected(observed.points), lower=True)
+        residual = observed.values - placed.expected
+        if len(observed):
+            residual = linalg.solve_triangular(root, residual, lower=True, check_finite=False)
         log_weights[index] -= float(residual @ residual) / 2 + float(np.log(np.diag(root)).sum())
-        solved.append((root, residual))
+        solved.append(_Solved(placed, root, residual))
     weights = np.exp(log_weights - log_weights.max())
     return Belief(tuple(kernels), weights / weights.sum(), observed, tuple(solved))
 

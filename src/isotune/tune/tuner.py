@@ -21,6 +21,7 @@ from isotune.tune.belief import (
     Belief,
     Kernel,
     Observations,
+    Posterior,
     believe,
     invariant_kernel,
     plain_kernel,
@@ -70,54 +71,49 @@ def suggest(
     random_seed: int = 0,
 ) -> Suggestion:
     """The next questions (a round of `count`), by what is known; the same answer whenever it is asked again."""
-    belief = believe_answers(goal, answers)
-    cells = goal.space.cells
-    recommendation = recommend(goal, belief, random_seed)
-    asked = {_key(question) for question in (*(answer.question for answer in answers), *leave_out)}
-    candidates = _candidates(goal, answers)
-    listed = prices(candidates) if prices else [question.tokens for question in candidates]
-    known_prices = {_key(question): max(1.0, float(cost)) for question, cost in zip(candidates, listed, strict=True)}
-    questions: list[Question] = []
-    reasons: list[str] = []
-    observed = belief.observations
-    for _ in range(count):
-        open_ones = [question for question in candidates if _key(question) not in asked]
-        if not open_ones:
+    observed = _observations(goal, answers)
+    candidates = _Candidates.of(goal, answers, leave_out, prices)
+    chosen: list[int] = []
+    recommendation: Recommendation | None = None
+    while len(chosen) < count or recommendation is None:
+        posterior = believe(_kernels(goal), _odds(goal), observed).at(
+            np.vstack([candidates.targets, candidates.points])
+        )
+        recommendation = recommendation or recommend(goal, posterior, random_seed)
+        best = candidates.best(posterior, chosen)
+        if best is None:
             break
-        costs = np.array([known_prices[_key(question)] for question in open_ones])
-        chosen = _best_question(goal, belief, cells, open_ones, costs)
-        question = open_ones[chosen]
-        questions.append(question)
-        reasons.append(_why(question, goal, answers, recommendation, costs[chosen]))
-        asked.add(_key(question))
-        if len(questions) < count:  # the rest of the round as if this one came out as expected
-            point = goal.points(_log2_cells([question]), question.tokens)
-            mean, _ = belief.mean_and_deviation(point)
-            observed = Observations(
-                np.vstack([observed.points, point]),
-                np.append(observed.values, mean),
-                np.append(observed.noise, NOISE),
-            )
-            belief = believe(_kernels(goal), _odds(goal), observed)
-    return Suggestion(tuple(questions), tuple(reasons), recommendation, recommendation.regret <= goal.tolerance)
+        chosen.append(best)
+        # The rest of the round as if this question came out as expected.
+        point, expected = candidates.points[best : best + 1], posterior.mean[len(candidates.targets) + best]
+        observed = Observations(
+            np.vstack([observed.points, point]), np.append(observed.values, expected), np.append(observed.noise, NOISE)
+        )
+    questions = tuple(candidates.questions[index] for index in chosen[:count])
+    costs = [float(candidates.prices[index]) for index in chosen[:count]]
+    reasons = tuple(
+        _why(question, goal, answers, recommendation, cost) for question, cost in zip(questions, costs, strict=True)
+    )
+    return Suggestion(questions, reasons, recommendation, recommendation.regret <= goal.tolerance)
 
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
     """What these answers recommend."""
-    return recommend(goal, believe_answers(goal, answers), random_seed)
+    belief = believe_answers(goal, answers)
+    return recommend(goal, belief.at(goal.points(goal.space.cells, goal.tokens)), random_seed)
 
 
-def recommend(goal: Goal, belief: Belief, random_seed: int = 0) -> Recommendation:
-    """The cell with the lowest expected loss at the goal's budget."""
+def recommend(goal: Goal, posterior: Posterior, random_seed: int = 0) -> Recommendation:
+    """The cell with the lowest expected loss; the posterior's first points are the goal's cells at its budget."""
     cells = goal.space.cells
-    points = goal.points(cells, goal.tokens)
-    mean, deviation = belief.mean_and_deviation(points)
+    targets = slice(0, len(cells))
+    mean = posterior.mean[targets]
     best = int(np.argmin(mean))
-    draws = belief.draws(points, NUM_DRAWS, np.random.default_rng(random_seed))
+    draws = posterior.draws(targets, NUM_DRAWS, np.random.default_rng(random_seed))
     regrets = np.expm1(draws[:, best] - draws.min(axis=1))
-    reach = float(special.ndtri((1 + goal.level) / 2)) * float(deviation[best])
+    reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
     others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
-    names = [kernel.name for kernel in belief.kernels]
+    names = [kernel.name for kernel in posterior.kernels]
     return Recommendation(
         2.0 ** float(cells[best, 0]),
         2.0 ** float(cells[best, 1]),
@@ -127,7 +123,7 @@ def recommend(goal: Goal, belief: Belief, random_seed: int = 0) -> Recommendatio
         float(np.quantile(regrets, goal.level)),
         goal.level,
         tuple((2.0 ** float(cells[i, 0]), 2.0 ** float(cells[i, 1])) for i in others),
-        float(belief.weights[names.index("invariant")]) if "invariant" in names else math.nan,
+        float(posterior.weights[names.index("invariant")]) if "invariant" in names else math.nan,
     )
 
 
@@ -181,37 +177,64 @@ def _key(question: Question) -> tuple[float, float, int]:
 # What to ask
 
 
-def _candidates(goal: Goal, answers: Sequence[Answer]) -> list[Question]:
-    """Every cell at every rung, but for those beyond an LR that diverged in no more tokens."""
-    diverged = [answer.question for answer in answers if answer.has_diverged]
-    finished = {answer.question.learning_rate for answer in answers if not answer.has_diverged}
-    candidates = []
-    for log2_lr, log2_wd in goal.space.cells.tolist():
-        lr, wd = 2.0**log2_lr, 2.0**log2_wd
-        for rung in goal.rungs:
-            hopeless = any(lr >= one.learning_rate and rung >= one.tokens for one in diverged)
-            if not hopeless or lr in finished:
-                candidates.append(Question(lr, wd, rung))
-    return candidates
+@dataclass(frozen=True)
+class _Candidates:
+    """Every cell at every rung that may still be asked, with its price."""
+
+    questions: list[Question]
+    points: np.ndarray
+    prices: np.ndarray
+    targets: np.ndarray  # the cells at the goal's budget
+
+    @staticmethod
+    def of(goal: Goal, answers: Sequence[Answer], leave_out: Sequence[Question], prices: Prices | None) -> _Candidates:
+        known = {_key(question) for question in (*(answer.question for answer in answers), *leave_out)}
+        cells = goal.space.cells
+        rows = np.repeat(np.arange(len(cells)), len(goal.rungs))
+        tokens = np.tile(np.array(goal.rungs), len(cells))
+        lr, wd = (2.0**cells).T
+        possible = _not_hopeless(lr[rows], tokens, answers)
+        questions, kept = [], []
+        for index in np.flatnonzero(possible):
+            question = Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index]))
+            if _key(question) not in known:
+                questions.append(question)
+                kept.append(index)
+        listed = prices(questions) if prices else [question.tokens for question in questions]
+        points = goal.points(cells[rows[kept]], tokens[kept])
+        return _Candidates(
+            questions, points, np.maximum(1.0, np.array(listed, dtype=float)), goal.points(cells, goal.tokens)
+        )
+
+    def best(self, posterior: Posterior, chosen: Sequence[int]) -> int | None:
+        """Among those with a fair part of the largest gain the one with most gain per token."""
+        if len(chosen) == len(self.questions):
+            return None
+        gains = expected_gains(posterior, len(self.targets))
+        gains[list(chosen)] = -1.0
+        worth = gains >= MIN_GAIN_SHARE * gains.max()
+        return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
 
 
-def _best_question(
-    goal: Goal, belief: Belief, cells: np.ndarray, questions: Sequence[Question], prices: np.ndarray
-) -> int:
-    targets = goal.points(cells, goal.tokens)
-    points = goal.points(_log2_cells(questions), np.array([question.tokens for question in questions]))
-    gains = expected_gains(belief, targets, points)
-    worth = gains >= MIN_GAIN_SHARE * gains.max()
-    return int(np.argmax(np.where(worth, gains / prices, -1.0)))
+def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
+    """Whether no run with this LR or a lower one diverged in so few tokens; an LR that also finished stays."""
+    possible = np.ones(len(tokens), dtype=bool)
+    finished = [answer.question.learning_rate for answer in answers if not answer.has_diverged]
+    for answer in answers:
+        if answer.has_diverged:
+            question = answer.question
+            possible &= (learning_rates < question.learning_rate) | (tokens < question.tokens)
+    return possible | np.isin(learning_rates, finished)
 
 
-def expected_gains(belief: Belief, targets: np.ndarray, points: np.ndarray, noise: float = NOISE) -> np.ndarray:
-    """By how much an answer at each point lowers the targets' lowest expected log loss: the knowledge gradient."""
-    mean, _ = belief.mean_and_deviation(targets)
-    _, deviation = belief.mean_and_deviation(points)
+def expected_gains(posterior: Posterior, num_targets: int, noise: float = NOISE) -> np.ndarray:
+    """By how much an answer at each later point lowers the lowest expected log loss of the targets, which come first:
+    the knowledge gradient."""
+    targets, points = slice(0, num_targets), slice(num_targets, None)
+    mean = posterior.mean[targets]
     # How far an answer that is one deviation higher than expected moves each target: [targets x points].
-    move = belief.covariance(targets, points) / np.hypot(deviation, noise)
-    after = np.zeros(len(points))
+    move = posterior.covariance(targets, points) / np.hypot(posterior.deviation[points], noise)
+    after = np.zeros(move.shape[1])
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         after += weight * (mean[:, None] + move * node).min(axis=0)
     return np.maximum(0.0, float(mean.min()) - after)
