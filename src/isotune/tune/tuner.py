@@ -67,12 +67,17 @@ def suggest(
     prices: Prices | None = None,
     *,
     count: int = 1,
+    pending: Sequence[Question] = (),
     leave_out: Sequence[Question] = (),
     random_seed: int = 0,
 ) -> Suggestion:
-    """The next questions (a round of `count`), by what is known; the same answer whenever it is asked again."""
-    observed = _observations(goal, answers)
-    candidates = _Candidates.of(goal, answers, leave_out, prices)
+    """The next questions (a round of `count`), by what is known; the same answer whenever it is asked again.
+
+    `pending` questions were asked and are not answered yet: they count as if they came out as expected. Those in
+    `leave_out` are not asked.
+    """
+    observed = _with_pending(goal, _observations(goal, answers), pending)
+    candidates = _Candidates.of(goal, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
     while len(chosen) < count or recommendation is None:
@@ -84,11 +89,7 @@ def suggest(
         if best is None:
             break
         chosen.append(best)
-        # The rest of the round as if this question came out as expected.
-        point, expected = candidates.points[best : best + 1], posterior.mean[len(candidates.targets) + best]
-        observed = Observations(
-            np.vstack([observed.points, point]), np.append(observed.values, expected), np.append(observed.noise, NOISE)
-        )
+        observed = _with_pending(goal, observed, [candidates.questions[best]])
     questions = tuple(candidates.questions[index] for index in chosen[:count])
     costs = [float(candidates.prices[index]) for index in chosen[:count]]
     reasons = tuple(
@@ -146,6 +147,20 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
         known = values[here] if here.any() else values[~diverged]
         values[index] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
     return with_noise(goal.points(cells, tokens), values, noise)
+
+
+def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question]) -> Observations:
+    """The observations, and questions without an answer as if each came out as expected."""
+    usable = [question for question in pending if question.tokens <= goal.tokens]
+    if not usable:
+        return observed
+    points = goal.points(_log2_cells(usable), np.array([question.tokens for question in usable]))
+    expected = believe(_kernels(goal), _odds(goal), observed).at(points).mean
+    return Observations(
+        np.vstack([observed.points, points]),
+        np.append(observed.values, expected),
+        np.append(observed.noise, np.full(len(usable), NOISE)),
+    )
 
 
 def _kernels(goal: Goal) -> tuple[Kernel, ...]:

@@ -1,0 +1,109 @@
+"""What samplers and searchers of other tools share: a history of (LR, WD, loss) -> the next (LR, WD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isotune.errors import InputError
+from isotune.recipe.quantities import require_choice
+from isotune.runs.trajectory import WeightDecayConvention
+from isotune.tune import Answer, Goal, Question, Space, suggest
+
+LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
+TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
+FIRST_MEMORY_TIMES = 0.3  # of the first run: WD below this matters little
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration that was tried, or is being tried; loss NaN: it diverged, None: it still runs."""
+
+    learning_rate: float
+    weight_decay: float
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposals:
+    """The next LR and WD within ranges; `tokens` and `tokens_per_step` give n, without which there is no invariance."""
+
+    weight_decay_convention: WeightDecayConvention
+    tokens: int | None = None
+    tokens_per_step: int | None = None
+    octaves: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_choice("weight_decay_convention", self.weight_decay_convention, ("coupled", "independent"))
+        if (self.tokens is None) != (self.tokens_per_step is None):
+            raise InputError("tokens and tokens_per_step go together: give both (or neither, and n is unknown)")
+
+    def next(
+        self, learning_rate: tuple[float, float], weight_decay: tuple[float, float], tried: Sequence[Tried]
+    ) -> tuple[float, float]:
+        """(LR, WD) to try next, inside the ranges; WD in the convention of the ranges."""
+        rates, decays = _above_zero(learning_rate), _above_zero(weight_decay)
+        pairs = self._pairs(rates, decays)
+        goal = Goal(
+            tokens=self.tokens or TOKENS,
+            space=Space(only=tuple(pairs)),
+            rungs=(self.tokens or TOKENS,),
+            tokens_per_step=self.tokens_per_step,
+        )
+        placed = [one for one in tried if one.learning_rate > 0 and one.weight_decay > 0]
+        known = [one for one in placed if one.loss is not None]
+        losses = _positive([one.loss for one in known if one.loss is not None])
+        answers = [Answer(self._question(one, goal), loss) for one, loss in zip(known, losses, strict=True)]
+        pending = [self._question(one, goal) for one in placed if one.loss is None]
+        suggestion = suggest(goal, answers, pending=pending)
+        if suggestion.questions:
+            chosen = suggestion.questions[0]
+            return pairs[chosen.learning_rate, chosen.weight_decay]
+        best = suggestion.recommendation  # everything was tried: the best once more
+        return pairs[best.learning_rate, best.weight_decay]
+
+    def first_weight_decay(self, learning_rate: float, weight_decay: tuple[float, float]) -> float:
+        """A WD to begin with: n of .3, or the middle of the range."""
+        low, high = _above_zero(weight_decay)
+        if self.tokens is None or self.tokens_per_step is None:
+            return math.sqrt(low * high)
+        per_step = FIRST_MEMORY_TIMES * self.tokens_per_step / self.tokens
+        wanted = per_step if self.weight_decay_convention == "independent" else per_step / learning_rate
+        return min(max(wanted, low), high)
+
+    def _pairs(
+        self, rates: tuple[float, float], decays: tuple[float, float]
+    ) -> dict[tuple[float, float], tuple[float, float]]:
+        """(LR, coupled WD) of every cell -> (LR, WD) in the user's convention."""
+        cells = 2.0 ** Space(learning_rate=rates, weight_decay=decays, octaves=self.octaves).cells
+        pairs = {}
+        for lr, wd in cells.tolist():
+            # A question's settings come back from log2: the keys must make the same way.
+            coupled = self._coupled(lr, wd)
+            key = (2.0 ** math.log2(lr), 2.0 ** math.log2(coupled))
+            pairs[key] = (min(max(lr, rates[0]), rates[1]), min(max(wd, decays[0]), decays[1]))
+        return pairs
+
+    def _coupled(self, learning_rate: float, weight_decay: float) -> float:
+        return weight_decay / learning_rate if self.weight_decay_convention == "independent" else weight_decay
+
+    def _question(self, one: Tried, goal: Goal) -> Question:
+        return Question(one.learning_rate, self._coupled(one.learning_rate, one.weight_decay), goal.tokens)
+
+
+def _above_zero(ends: tuple[float, float]) -> tuple[float, float]:
+    low, high = ends
+    if not high > 0:
+        raise InputError(f"a range of {low:g} to {high:g} has nothing above 0: learning rate and weight decay need it")
+    return (low if low > 0 else high * LOWEST_SHARE, high)
+
+
+def _positive(losses: Sequence[float]) -> list[float]:
+    """Losses on a scale on which their logarithm makes sense: moved up where some are not above 0."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    lowest = min(finite, default=1.0)
+    if lowest > 0:
+        return list(losses)
+    span = max(finite) - lowest or 1.0
+    return [loss - lowest + 10 * span for loss in losses]
