@@ -311,7 +311,8 @@ def test_the_convention_of_weight_decay_is_never_guessed(tmp_path):
     text = "step,val_loss,weight_decay\n0,5,0.1\n"
     imported = read(tmp_path, text)
     assert only(imported).info.weight_decay_convention == "unknown"
-    assert noted(imported, "weight_decay_convention='coupled'")
+    assert noted(imported, "say coupled (w *= 1 - lr*wd, PyTorch)")
+    assert noted(imported, "weight_decay_convention= or --wd-convention")
     imported = read(tmp_path, text, weight_decay_convention="independent")
     assert only(imported).info.weight_decay_convention == "independent"
     assert not noted(imported, "convention")

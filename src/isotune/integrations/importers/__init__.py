@@ -103,7 +103,7 @@ def _choose(source: Any, kind: str | None) -> tuple[Importer, Any]:
         found = [importer for importer in importers if importer.recognizes(source)]
         if len(found) > 1:
             names = " or ".join(importer.NAME for importer in found)
-            raise InputError(f"{show_source(source)} has runs of several kinds: give kind={names}")
+            raise InputError(f"{show_source(source)} has runs of several kinds: give kind={names} (--kind)")
         if found:
             return found[0], source
     raise _not_recognized(source)
@@ -115,4 +115,6 @@ def _not_recognized(source: Any) -> InputError:
     if "://" not in source and not Path(source).exists():
         return InputError(f"{source} does not exist: give a file, a folder or an address such as sqlite:///runs.db")
     kinds = ", ".join(importer.NAME for importer in IMPORTERS)
-    return InputError(f"{source} holds no runs that isotune recognizes: say what it is with kind=, one of {kinds}")
+    return InputError(
+        f"{source} holds no runs that isotune recognizes: say what it is with kind= or --kind, one of {kinds}"
+    )

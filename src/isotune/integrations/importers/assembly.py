@@ -23,6 +23,7 @@ Columns = dict[str, np.ndarray]
 
 SHOULD_BE_KNOWN = ("learning_rate", "weight_decay", "batch_size", "sequence_length", "schedule", "seed")
 SAME_RATE = 1e-6  # relative: learning rates this close are one
+MAX_SWITCHES = 4  # that a history names one by one
 
 
 class Assembly:
@@ -243,18 +244,19 @@ class Assembly:
         convention = settings.get("weight_decay_convention", "unknown")
         unknown = [name for name, value in known.items() if value == "unknown"]
         if unknown:
-            remedy = "map a column or setting of the source to it, or give it in settings"
+            remedy = "map a name of the source to it (mapping, --map) or give it (settings, --set)"
             self.notes.add(f"not known: {', '.join(unknown)}; {remedy}", run.name)
         if convention == "unknown" and known["weight_decay"] != "unknown":
-            remedy = "weight_decay_convention='coupled' (w *= 1 - lr*wd, PyTorch) or 'independent' (w *= 1 - wd)"
-            self.notes.add(f"the convention of weight_decay is unknown: give {remedy}", run.name)
+            remedy = "coupled (w *= 1 - lr*wd, PyTorch) or independent (w *= 1 - wd)"
+            how = "weight_decay_convention= or --wd-convention"
+            self.notes.add(f"the convention of weight_decay is unknown: say {remedy}, with {how}", run.name)
         return RunInfo(
             **known,
             weight_decay_convention=convention,
             status="diverged" if has_diverged else self._status(run, settings),
             source=run.source,
             setup=settings.get("setup", ""),
-            history=_batch_history(columns),
+            history=_history(columns, last),
             decay_tokens=settings.get("decay_tokens", _falling_tokens(columns, last)),
             num_parameters=settings.get("num_parameters", "unknown"),
         )
@@ -293,14 +295,17 @@ class Assembly:
     def _nothing_left(self, source: str) -> InputError:
         loss, problems = self.options.loss, []
         if self._without_position:
-            problems.append("has neither tokens nor step: map one, such as tokens=num_tokens")
+            problems.append("has neither tokens nor step: map one, such as tokens=num_tokens (mapping, --map)")
         elif self._without_batch:
             problems.append(
                 "has steps and no tokens, and the tokens of a step are not known: give batch_size and sequence_length "
-                "(or tokens_per_step) in settings, or map tokens"
+                "(or tokens_per_step) in settings (--set batch_size=64), or map tokens"
             )
         if self.mapping.get(loss, loss) not in self._columns_seen:
-            problems.append(f"has no run with {loss}: map it, such as {loss}=eval/loss, or name another with loss=")
+            problems.append(
+                f"has no run with {loss}: map it, such as {loss}=eval/loss (mapping, --map), or name another with "
+                "loss= or --loss"
+            )
         elif not problems:
             problems.append(f"has no {loss} in any row with a position: map both tokens and step if rows have either")
         return InputError(f"{source} {'; and it '.join(problems)}; {self._available()}")
@@ -364,11 +369,32 @@ def _falling_tokens(columns: Columns, last: int | None) -> int | Unknown:
     return "unknown" if last is None else int(columns["tokens"][-1] - columns["tokens"][last])
 
 
-def _batch_history(columns: Columns) -> str:
-    """The batch sizes before the last one: "batch 512 until 30B"."""
-    batches = _carried(columns.get("batch_size", np.zeros(0)))
-    switches = np.flatnonzero(np.diff(batches))
-    return ", ".join(f"batch {batches[row]:.0f} until {format_tokens(columns['tokens'][row])}" for row in switches)
+def _history(columns: Columns, last: int | None) -> str:
+    """What rows say of the run before its main phase, warm-up aside: "LR 0.001 until 20B, batch 512 until 30B"."""
+    tokens, parts = columns["tokens"], _earlier_rates(columns, last)
+    for name, word in (("weight_decay", "WD"), ("batch_size", "batch")):
+        values = _carried(columns.get(name, np.zeros(0)))
+        values = values if last is None or name == "batch_size" else values[: last + 1]
+        switches = np.flatnonzero(np.abs(np.diff(values)) > SAME_RATE * np.abs(values[:-1]))
+        if len(switches) > MAX_SWITCHES:
+            parts.append(f"{word} changing until {format_tokens(tokens[switches[-1]])}")
+        else:
+            parts += [
+                f"{word} {format_number(float(values[row]))} until {format_tokens(tokens[row])}" for row in switches
+            ]
+    return ", ".join(parts)
+
+
+def _earlier_rates(columns: Columns, last: int | None) -> list[str]:
+    """Learning rates from which the run fell before its main phase; the fall that ends a run is not among them."""
+    if not last:
+        return []
+    rates, tokens = _carried(columns["learning_rate"])[: last + 1], columns["tokens"]
+    falls = np.flatnonzero(rates[1:] < rates[:-1] * (1 - SAME_RATE))
+    begins = [row for row in falls if row == 0 or row - 1 not in falls]
+    return [
+        f"LR {format_number(float(rates[row]))} until {format_tokens(tokens[row])}" for row in begins[-MAX_SWITCHES:]
+    ]
 
 
 def _describe_rates(rates: np.ndarray) -> str:

@@ -74,7 +74,7 @@ class Notes:
     def sentences(self) -> tuple[str, ...]:
         sentences = [self._sentence(what) for what in self._runs]
         if self.unused:
-            remedy = "mapping={'val_loss': 'their name'} takes one in"
+            remedy = "mapping={'val_loss': 'their name'} or --map val_loss=THEIR_NAME takes one in"
             sentences.append(f"columns that isotune has no name for, left out: {shorten(self.unused)}; {remedy}")
         return tuple(sentences)
 

@@ -96,7 +96,7 @@ def _run_column(path: Path, table: Any, options: Options) -> str | None:
         if name.lower() in LIKELY_RUN_COLUMNS and len(table.column(name).unique()) > 1:
             raise InputError(
                 f"{path} has a column {name!r} with several values and none called {RUN!r}: give run_column={name!r} "
-                f"if it tells runs apart, or take it out of the file"
+                f"(--run-column {name}) if it tells runs apart, or take it out of the file"
             )
     return None
 
@@ -214,7 +214,7 @@ class _Settings:
         if path is None:
             return cls(None, {}, set())
         if not path.is_file():
-            raise InputError(f"settings_file={path} does not exist: give a CSV, Parquet, JSON or JSONL file")
+            raise InputError(f"the settings file {path} does not exist: give a CSV, Parquet, JSON or JSONL file")
         by_run = _settings_json(path, notes) if path.suffix.lower() == ".json" else _settings_rows(path, options, notes)
         return cls(path, by_run, set())
 
@@ -248,7 +248,9 @@ def _settings_rows(path: Path, options: Options, notes: Notes) -> dict[str, dict
     table = read_table_file(path, notes)
     column = options.run_column or options.mapping.get(RUN, RUN)
     if column not in table.column_names:
-        raise InputError(f"{path} has no column {column!r} that names the run: add one, or give run_column=")
+        raise InputError(
+            f"{path} has no column {column!r} that names the run: add one, or give run_column= (--run-column)"
+        )
     by_run: dict[str, dict[str, object]] = {}
     for row in table.to_pylist():
         run = row.pop(column)
