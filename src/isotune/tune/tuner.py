@@ -85,7 +85,7 @@ def suggest(
             np.vstack([candidates.targets, candidates.points])
         )
         recommendation = recommendation or recommend(goal, posterior, random_seed)
-        best = candidates.best(posterior, chosen)
+        best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
         if best is None:
             break
         chosen.append(best)
@@ -220,6 +220,14 @@ class _Candidates:
         return _Candidates(
             questions, points, np.maximum(1.0, np.array(listed, dtype=float)), goal.points(cells, goal.tokens)
         )
+
+    def first(self, posterior: Posterior) -> int | None:
+        """Where nothing is known: the shortest run with the settings that are expected to be best."""
+        if not self.questions:
+            return None
+        shortest = np.array([question.tokens for question in self.questions])
+        expected = posterior.mean[len(self.targets) :]
+        return int(np.argmin(np.where(shortest == shortest.min(), expected, np.inf)))
 
     def best(self, posterior: Posterior, chosen: Sequence[int]) -> int | None:
         """Among those with a fair part of the largest gain the one with most gain per token."""

@@ -1,0 +1,117 @@
+"""Answers on disk, one JSON line each: what was asked of a trainer that is not ours, and what came of it.
+
+A line is written when a run has ended, and synced; a kill can tear the last one, which is dropped when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from isotune.errors import InputError
+from isotune.tune.questions import Answer, Question
+
+FORMAT = 1
+
+Ending = Literal["finished", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a run for a question ended; a failed one has no loss and a reason."""
+
+    question: Question
+    status: Ending
+    loss: float = math.nan
+    seconds: float = 0.0
+    reason: str = ""
+    out: str = ""
+
+    @property
+    def answer(self) -> Answer | None:
+        if self.status == "failed":
+            return None
+        return Answer(self.question, self.loss, self.status)
+
+
+class Journal:
+    """Appends entries to a file, and reads them back; None keeps them in memory."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self.entries: list[Entry] = list(_read(path)) if path is not None else []
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(self.path)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(_plain(entry)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def answers(self) -> list[Answer]:
+        return [answer for entry in self.entries if (answer := entry.answer) is not None]
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    question = entry.question
+    return {
+        "format": FORMAT,
+        "learning_rate": question.learning_rate,
+        "weight_decay": question.weight_decay,
+        "tokens": question.tokens,
+        "seed": question.seed,
+        "status": entry.status,
+        "loss": entry.loss if math.isfinite(entry.loss) else None,
+        "seconds": round(entry.seconds, 3),
+        "reason": entry.reason,
+        "out": entry.out,
+    }
+
+
+def _read(path: Path) -> Iterator[Entry]:
+    if not path.exists():
+        return
+    lines = path.read_text(errors="replace").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            yield Entry(
+                Question(
+                    float(value["learning_rate"]),
+                    float(value["weight_decay"]),
+                    int(value["tokens"]),
+                    int(value["seed"]),
+                ),
+                value["status"],
+                math.nan if value["loss"] is None else float(value["loss"]),
+                float(value["seconds"]),
+                value["reason"],
+                value["out"],
+            )
+        except (ValueError, KeyError, TypeError):
+            if number >= len(lines) - 1:  # torn by a kill
+                continue
+            raise InputError(
+                f"{path} line {number} cannot be read: delete that line, its run will be repeated"
+            ) from None
+
+
+def _end_last_line(path: Path) -> None:
+    """Cuts off a last line that a kill tore."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        with open(path, "r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
