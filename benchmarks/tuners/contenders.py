@@ -1,0 +1,45 @@
+"""Who takes part in the race. One more tuner is one more line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import baselines
+import multi_fidelity
+import ours
+from baselines import Tuner
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A tuner, and whether its runs can be paused, resumed and branched."""
+
+    tuner: Tuner
+    can_pause: bool = True
+
+
+CONTENDERS = {
+    "isotune": Contender(ours.isotune),
+    "isotune-without-invariance": Contender(ours.isotune_without_invariance),
+    "isotune-without-rungs": Contender(ours.isotune_without_rungs),
+    "grid": Contender(baselines.grid),
+    "random": Contender(baselines.random),
+    "sobol": Contender(baselines.sobol),
+    "sobol-quadratic": Contender(baselines.sobol_quadratic),
+    "lr-only": Contender(baselines.lr_only),
+    "lr-then-wd": Contender(baselines.lr_then_wd),
+    "tpe": Contender(baselines.tpe),
+    "tpe-elr": Contender(baselines.tpe_elr),
+    "gp": Contender(baselines.gp),
+    "gp-elr": Contender(baselines.gp_elr),
+    "cma-es": Contender(baselines.cma_es),
+    "tpe-hyperband": Contender(multi_fidelity.tpe_hyperband),
+    "tpe-hyperband-decayed": Contender(multi_fidelity.tpe_hyperband_decayed),
+    "asha": Contender(multi_fidelity.asha),
+    "asha-decayed": Contender(multi_fidelity.asha_decayed),
+    "asha-decayed-unpaused": Contender(multi_fidelity.asha_decayed, can_pause=False),
+    "bohb": Contender(multi_fidelity.bohb),
+    "bohb-decayed": Contender(multi_fidelity.bohb_decayed),
+    "asha-syne-tune": Contender(multi_fidelity.asha_syne_tune),
+    "bohb-syne-tune": Contender(multi_fidelity.bohb_syne_tune),
+}

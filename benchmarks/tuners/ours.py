@@ -1,0 +1,59 @@
+"""isotune's tuner in the race, and what is left of it without its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from replay import Question, Replay, Spent
+
+from isotune.tune import Answer, Goal, Space, suggest
+from isotune.tune import Question as Asked
+from isotune.tune.questions import MIN_DECAYS_PER_RUNG
+
+
+def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
+    """The tuner as users have it; it draws no random numbers, so that only the replay's seed makes a difference."""
+    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay))
+
+
+def isotune_without_invariance(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
+    """n is not known to it, so that it has the plain kernel alone."""
+    return _tuned(replay, tokens_per_step=None, rungs=_rungs(replay))
+
+
+def isotune_without_rungs(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
+    """Only runs of the target budget."""
+    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=(replay.budget,))
+
+
+def _rungs(replay: Replay) -> tuple[int, ...]:
+    return tuple(
+        budget
+        for budget in replay.budgets
+        if budget >= MIN_DECAYS_PER_RUNG * (budget - replay.branch(budget)) or budget == replay.budget
+    )
+
+
+def _tuned(replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...]) -> Iterator[Spent]:
+    pairs = [(2.0**lr, 2.0**wd) for lr, wd in zip(replay.log2_lr.tolist(), replay.log2_wd.tolist(), strict=True)]
+    cells = {pair: cell for cell, pair in enumerate(pairs)}
+    goal = Goal(tokens=replay.budget, space=Space(only=tuple(pairs)), rungs=rungs, tokens_per_step=tokens_per_step)
+
+    def prices(questions: list[Asked]) -> list[int]:
+        return [replay.price(_question(question, cells)) for question in questions]
+
+    answers: list[Answer] = []
+    while True:
+        suggestion = suggest(goal, answers, prices)
+        best = suggestion.recommendation
+        yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done and bool(answers))
+        if replay.is_exhausted or not suggestion.questions:
+            return
+        asked = suggestion.questions[0]
+        loss = replay.answer(_question(asked, cells))
+        answers.append(Answer(asked, loss, "finished" if np.isfinite(loss) else "diverged"))
+
+
+def _question(asked: Asked, cells: dict[tuple[float, float], int]) -> Question:
+    return Question(cells[asked.learning_rate, asked.weight_decay], asked.tokens)

@@ -1,0 +1,288 @@
+"""Tuners raced on tables of real training, without training anything: tokens to a good recommendation.
+
+    python benchmarks/tuners/race.py --table nano --seeds 200 --processes 2
+    python benchmarks/tuners/race.py --table nano --family "batch 4" --budget 2752512 --tuners tpe,gp --seeds 3
+    python benchmarks/tuners/race.py --tuners tpe,gp:50,bohb:50 --seeds 200     # slow ones with fewer seeds
+    python benchmarks/tuners/race.py --scenario made-round,shuffled-wd          # negative controls
+
+Every tuner meets the same replays, paired by seed, for each family and budget; what it recommends is scored on the
+table's smooth truth (truth.py). Readings are defined in scores.py. A path is raced once: paths are kept in
+benchmarks/tuners/cache and are found again as long as the table's numbers are the same, so a race can be killed,
+continued, and widened by single tuners (a changed tuner: --again NAME).
+
+Results: benchmarks/results/tuners.json, tuners.md and tuners/*.svg, made of all that was asked for; --no-results prints
+only. Packages: see `bench` in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from contenders import CONTENDERS
+from harness import circumstances, write_results
+from landscape import Landscape
+from plot import SHARES, draw
+from replay import Replay
+from scenarios import DIRECTIONS, MADE, SCENARIOS, TABLES, landscapes
+from scores import TARGETS, make_path, regret_at, summarize
+from scores import Path as TunerPath
+
+from isotune.errors import InputError
+from isotune.recipe import format_tokens
+
+CACHE = Path(__file__).resolve().parent / "cache" / "paths.jsonl"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+@dataclass(frozen=True)
+class Course:
+    """A family of a table, under a scenario, at a budget."""
+
+    table: str
+    scenario: str
+    family: str
+    budget: int
+
+    @property
+    def landscape(self) -> Landscape:
+        return landscapes(self.table, self.scenario)[self.family]
+
+    @property
+    def words(self) -> str:
+        family = "" if self.family == self.scenario else f", {self.family}"
+        return f"{self.table}, {self.scenario}{family}, {format_tokens(self.budget)} tokens"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One tuner on one course with one seed; the fingerprint says on which numbers."""
+
+    course: Course
+    fingerprint: str
+    tuner: str
+    seed: int
+
+
+def main() -> None:
+    options = _options()
+    started = time.perf_counter()
+    courses = list(chosen_courses(options))
+    heats = [
+        Heat(course, course.landscape.fingerprint, tuner, seed)
+        for course in courses
+        for seed in range(options.seeds)
+        for tuner, num_seeds in options.tuners.items()
+        if num_seeds is None or seed < num_seeds
+    ]
+    about = circumstances()
+    known = race(heats, options.processes, set(options.again))
+    results = [course_results(course, heats, known) for course in courses]
+    print(markdown(results))
+    if not options.no_results:
+        for course, result in zip(courses, results, strict=True):
+            draw_course(course, result, heats, known)
+        text = f"Made by `{about['command']}`.\n\n{markdown(results)}"
+        (RESULTS / "tuners.md").write_text(text)
+        print(write_results("tuners", about, {"seconds": round(time.perf_counter() - started), "races": results}))
+
+
+def race(heats: Sequence[Heat], processes: int = 1, again: Iterable[str] = ()) -> dict[Heat, TunerPath]:
+    """The path of each heat, from the cache or run now; `again` names tuners whose paths are not to be trusted."""
+    again = set(again)
+    known = {heat: path for heat, path in _cached() if heat.tuner not in again}
+    missing = [heat for heat in heats if heat not in known]
+    CACHE.parent.mkdir(exist_ok=True)
+    with CACHE.open("a") as file:
+        for number, (heat, path) in enumerate(_run_all(missing, processes), 1):
+            known[heat] = path
+            file.write(json.dumps(asdict(heat) | {"path": asdict(path)}) + "\n")
+            file.flush()
+            if number % 100 == 0 or number == len(missing):
+                print(f"{number} of {len(missing)} replays", file=sys.stderr, flush=True)
+    return known
+
+
+def run_heat(heat: Heat) -> TunerPath:
+    """Replays one tuner until it has spent the full grid, or ends.
+
+    Tuners of one seed meet the same losses but have luck of their own: with equal generators a dozen samplers would all
+    begin with the same random point.
+    """
+    landscape, contender = heat.course.landscape, CONTENDERS[heat.tuner]
+    replay = Replay(landscape, heat.course.budget, heat.seed, can_pause=contender.can_pause)
+    rng = np.random.default_rng([heat.seed, zlib.crc32(heat.tuner.encode())])
+    return make_path(contender.tuner(replay, rng), replay.grid_price)
+
+
+def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, TunerPath]) -> dict[str, Any]:
+    """What the file says of a course: its circumstances, and each tuner's readings."""
+    landscape, budget = course.landscape, course.budget
+    regrets, grid_price = landscape.regrets(budget), landscape.grid_price(budget)
+    best = int(np.argmin(regrets))
+    deviation = float(landscape.noise_deviations[landscape.budgets.index(budget)])
+    return {
+        **asdict(course),
+        "fingerprint": landscape.fingerprint,
+        "cells": landscape.num_cells,
+        "diverged_cells": int(np.sum(~np.isfinite(regrets))),
+        "grid_tokens": grid_price,
+        "seed_noise": None if np.isnan(deviation) else float(f"{deviation:.3g}"),
+        "best_cell": {"log2_lr": float(landscape.log2_lr[best]), "log2_wd": float(landscape.log2_wd[best])},
+        "cells_within": {f"{100 * target:g}%": int(np.sum(regrets <= target)) for target in TARGETS},
+        "tuners": {
+            tuner: summarize([known[heat] for heat in its], regrets, grid_price)
+            for tuner, its in _by_tuner(course, heats).items()
+        },
+    }
+
+
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """A table for each course: mean share of the grid's price until the recommendation stays within each target."""
+    blocks = []
+    for result in results:
+        words = Course(*(result[name] for name in ("table", "scenario", "family", "budget"))).words
+        noise = "no seeds, no noise" if result["seed_noise"] is None else f"seed noise {result['seed_noise']}"
+        within = ", ".join(f"{count} within {target}" for target, count in result["cells_within"].items())
+        head = [f"{100 * target:g} % stays" for target in TARGETS] + ["0.25 % first", "done at", "regret then"]
+        lines = [
+            f"### {words}",
+            "",
+            f"{result['cells']} cells ({within}), {result['diverged_cells']} diverged, {noise}. Share of the full "
+            f"grid's {format_tokens(result['grid_tokens'])} tokens: mean (90th percentile; failures).",
+            "",
+            "| tuner | " + " | ".join(head) + " |",
+            "|---" * (len(head) + 1) + "|",
+        ]
+        rows = sorted(result["tuners"].items(), key=lambda item: item[1]["0.25%"]["stays"]["mean"])
+        blocks.append("\n".join(lines + [_row(name, summary) for name, summary in rows]) + "\n")
+    return "\n".join(blocks)
+
+
+def draw_course(course: Course, result: dict[str, Any], heats: Sequence[Heat], known: dict[Heat, TunerPath]) -> None:
+    regrets, grid_price = course.landscape.regrets(course.budget), course.landscape.grid_price(course.budget)
+    shares = np.geomspace(*SHARES, 120)
+    lines = {}
+    for tuner, its in _by_tuner(course, heats).items():
+        values = [[regret_at(known[heat], regrets, share * grid_price) for share in shares] for heat in its]
+        lines[tuner] = np.mean(values, axis=0)  # from where all seeds have a recommendation
+    name = "-".join([course.table, course.scenario, course.family.replace(" ", "-"), str(course.budget)])
+    draw(RESULTS / "tuners" / f"{name}.svg", f"{course.words}, {result['cells']} cells", shares, lines)
+
+
+def chosen_courses(options: argparse.Namespace) -> Iterator[Course]:
+    """All that the options ask for; an unknown name is an error."""
+    for table in options.table:
+        for scenario in options.scenario:
+            if (table == MADE) != (scenario in DIRECTIONS):
+                continue
+            families = landscapes(table, scenario)
+            wanted = options.family or list(families)
+            for family in wanted:
+                if family not in families:
+                    raise InputError(f"{table} has no family {family!r}: take one of {', '.join(families)}")
+                budgets = families[family].budgets
+                for budget in options.budget or budgets:
+                    if budget not in budgets:
+                        raise InputError(f"{family} has no budget {budget}: take one of {', '.join(map(str, budgets))}")
+                    yield Course(table, scenario, family, budget)
+
+
+def _options() -> argparse.Namespace:
+    tables = sorted(folder.parent.name for folder in TABLES.glob("*/manifest.json"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=_names, help=f"of {', '.join(tables)}, {MADE} (all real ones)")
+    parser.add_argument("--scenario", type=_names, default=["real"], help=f"of {', '.join(SCENARIOS)} (real)")
+    parser.add_argument("--family", type=_names, default=[], help='such as "batch 4" (all)')
+    parser.add_argument("--budget", type=lambda text: [int(part) for part in text.split(",")], default=[])
+    parser.add_argument(
+        "--tuners", type=_tuners, default=dict.fromkeys(CONTENDERS), help=f"of {', '.join(CONTENDERS)} (all)"
+    )
+    parser.add_argument("--again", type=_names, default=[], help="tuners whose cached paths are not to be used")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--no-results", action="store_true", help="print, and write nothing but the cache")
+    options = parser.parse_args()
+    unknown = {*options.tuners, *options.again} - set(CONTENDERS) | set(options.scenario) - set(SCENARIOS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    made = [MADE] if set(options.scenario) & set(DIRECTIONS) else []
+    options.table = options.table or tables + made
+    return options
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _tuners(text: str) -> dict[str, int | None]:
+    """Names with numbers of seeds, where those are given: "tpe,gp:50"."""
+    parts = [name.partition(":") for name in _names(text)]
+    return {name: int(seeds) if seeds else None for name, _, seeds in parts}
+
+
+def _run_all(heats: Sequence[Heat], processes: int) -> Iterator[tuple[Heat, TunerPath]]:
+    if processes == 1 or len(heats) < 2:
+        yield from ((heat, run_heat(heat)) for heat in heats)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run_heat, heat): heat for heat in heats}
+        yield from ((futures[future], future.result()) for future in as_completed(futures))
+
+
+def _cached() -> Iterator[tuple[Heat, TunerPath]]:
+    """What the cache holds; a torn last line is dropped."""
+    if not CACHE.exists():
+        return
+    for line in CACHE.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        path = row.pop("path")
+        points = tuple((tokens, cell) for tokens, cell in path["points"])
+        heat = Heat(Course(**row.pop("course")), **row)
+        yield heat, TunerPath(points, path["done_tokens"], path["end_tokens"])
+
+
+def _by_tuner(course: Course, heats: Sequence[Heat]) -> dict[str, list[Heat]]:
+    members: dict[str, list[Heat]] = {}
+    for heat in heats:
+        if heat.course == course:
+            members.setdefault(heat.tuner, []).append(heat)
+    return members
+
+
+def _row(name: str, summary: dict[str, Any]) -> str:
+    cells = [_share(summary[f"{100 * target:g}%"]["stays"]) for target in TARGETS]
+    cells.append(_share(summary["0.25%"]["first"]))
+    done = summary.get("done")
+    regret = None if done is None else done["mean_regret"]
+    cells += ["-" if done is None else f"{100 * done['mean_share']:.3g} %"]
+    cells += ["-" if regret is None else f"{100 * regret:.2g} %"]
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _share(share: dict[str, Any]) -> str:
+    failures = f"; {share['failures']}" if share["failures"] else ""
+    return f"{100 * share['mean']:.3g} % ({100 * share['p90']:.3g}{failures})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""A replay: a tuner asks, a table answers, a ledger counts the tokens that training would have taken.
+
+Prices count missing tokens. A trunk is trained on from where it stands, and its states are kept at the table's branch
+points, so that a decay costs the tokens that the trunk lacks up to the branch and the decay's own; this holds for
+every tuner that can pause. One that cannot trains each run from its beginning. What was trained is never paid
+again: asking twice is free, and so is reading the curve of a trunk as far as it was trained.
+
+Between two evaluations a trunk's loss is read on a line: a trainer would evaluate where it pauses.
+
+A run that diverges costs its tokens up to there and answers NaN. A price does not tell that it will.
+
+Replay seed 0 is the table's seed 0. Every other one adds to each cell a residual vector over budgets of a random cell
+and seed (landscape.py); the curve is shifted by the same vector, on lines in log tokens. Real losses of other seeds
+are not mixed in: a seed has a level of its own, and few cells have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from landscape import Landscape
+
+from isotune.errors import InputError
+from isotune.runs import Trajectory
+
+
+@dataclass(frozen=True)
+class Question:
+    """What becomes of a cell: the loss of its trunk at a position, or after a decay that ends there."""
+
+    cell: int
+    tokens: int
+    decayed: bool = True
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A stretch that was trained: of a cell's trunk, or of the decay that ends at a budget."""
+
+    cell: int
+    start: int
+    end: int
+    decay_to: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A point of a tuner's path: what it has spent, what it would recommend (None: nothing yet), whether it is done."""
+
+    tokens: int
+    cell: int | None
+    is_done: bool = False
+
+
+class Replay:
+    """One landscape, one target budget, one seed; `spent` grows with the answers."""
+
+    def __init__(self, landscape: Landscape, budget: int, seed: int = 0, *, can_pause: bool = True):
+        if budget not in landscape.budgets:
+            known = ", ".join(str(known) for known in landscape.budgets)
+            raise InputError(f"budget={budget} is none of this table's: take one of {known}")
+        self.budget = budget
+        self.seed = seed
+        self.can_pause = can_pause
+        self.budgets = tuple(known for known in landscape.budgets if known <= budget)
+        self.log2_lr, self.log2_wd = landscape.log2_lr, landscape.log2_wd
+        self.tokens_per_step, self.warmup_tokens = landscape.tokens_per_step, landscape.warmup_tokens
+        self.charges: list[Charge] = []
+        self._landscape = landscape
+        self._shifts = seed_shifts(landscape, seed)
+        self._trained = np.zeros(landscape.num_cells, dtype=int)  # of each trunk
+        self._answers: dict[Question, float] = {}  # of decays
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.log2_lr)
+
+    @property
+    def grid_price(self) -> int:
+        return self._landscape.grid_price(self.budget)
+
+    @property
+    def spent(self) -> int:
+        return sum(charge.tokens for charge in self.charges)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether as much was spent as the full grid costs, or every cell is known at the target budget."""
+        known = sum(self.price(Question(cell, self.budget)) == 0 for cell in range(self.num_cells))
+        return known == self.num_cells or self.spent >= self.grid_price
+
+    def branch(self, budget: int) -> int:
+        """Where the decay that ends at this budget leaves the trunk."""
+        if budget not in self.budgets:
+            raise InputError(f"no decay ends at {budget} tokens: take one of {', '.join(map(str, self.budgets))}")
+        return self._landscape.branches[self._landscape.budgets.index(budget)]
+
+    def nearest(self, log2_lr: float, log2_wd: float) -> int:
+        """The cell nearest to a point in (log2 LR, log2 WD)."""
+        return int(np.argmin((self.log2_lr - log2_lr) ** 2 + (self.log2_wd - log2_wd) ** 2))
+
+    def trained(self, cell: int) -> int:
+        """How far the cell's trunk was trained."""
+        return int(self._trained[cell])
+
+    def is_known_to_diverge(self, cell: int) -> bool:
+        """Whether the trunk was trained to where it diverges."""
+        limit = self._landscape.trunk_ends[cell]
+        return bool(self._landscape.has_diverged[cell] and self._trained[cell] >= limit)
+
+    def price(self, question: Question) -> int:
+        """The missing tokens of an answer, if nothing diverges."""
+        cell = question.cell
+        if not question.decayed:
+            return self._missing(cell, question.tokens)
+        branch = self.branch(question.tokens)
+        if question in self._answers or self._is_known_to_end_before(cell, branch):
+            return 0
+        if self.can_pause:
+            return self._missing(cell, branch) + question.tokens - branch
+        return question.tokens
+
+    def answer(self, question: Question) -> float:
+        """The loss, NaN if the run diverged; the missing tokens are charged."""
+        if not question.decayed:
+            self._train(question.cell, question.tokens)
+            return self._trunk_loss(question.cell, question.tokens)
+        self.branch(question.tokens)  # refuses budgets that are not there
+        if question not in self._answers:
+            self._answers[question] = self._train_decay(question.cell, question.tokens)
+        return self._answers[question]
+
+    def curve(self, cell: int) -> Trajectory:
+        """What was measured along the cell's trunk as far as it was trained: losses, noise, norms."""
+        whole = self._landscape.curves[cell]
+        kept = whole.tokens <= self._trained[cell] if self._trained[cell] else np.zeros(len(whole.tokens), dtype=bool)
+        columns = {name: values[kept] for name, values in whole.columns.items()}
+        columns["val_loss"] = columns["val_loss"] + self._shift(cell, columns["tokens"])
+        return Trajectory(columns, whole.info)
+
+    def decayed_losses(self) -> dict[Question, float]:
+        """All that was answered about decays."""
+        return dict(self._answers)
+
+    def _is_known_to_end_before(self, cell: int, tokens: int) -> bool:
+        return self.is_known_to_diverge(cell) and bool(self._landscape.trunk_ends[cell] <= tokens)
+
+    def _missing(self, cell: int, tokens: int) -> int:
+        if self._trained[cell] >= tokens or self.is_known_to_diverge(cell):
+            return 0
+        return tokens - int(self._trained[cell]) if self.can_pause else tokens
+
+    def _train(self, cell: int, tokens: int, *, anew: bool = False) -> None:
+        """Trains the trunk to a position, or to where it diverges."""
+        limit = int(self._landscape.trunk_ends[cell])
+        if tokens > limit and not self._landscape.has_diverged[cell]:
+            raise InputError(f"this trunk has {limit} tokens in the table: ask for no more than that, not {tokens}")
+        end = min(tokens, limit)
+        if anew or (self._trained[cell] < end and not self.can_pause):
+            self.charges.append(Charge(cell, 0, end))
+        elif self._trained[cell] < end:
+            self.charges.append(Charge(cell, int(self._trained[cell]), end))
+        self._trained[cell] = max(self._trained[cell], end)
+
+    def _train_decay(self, cell: int, budget: int) -> float:
+        column, branch = self._landscape.budgets.index(budget), self.branch(budget)
+        if not self._is_known_to_end_before(cell, branch):
+            self._train(cell, branch, anew=not self.can_pause)
+        if self._is_known_to_end_before(cell, branch):
+            return float("nan")
+        self.charges.append(Charge(cell, branch, int(self._landscape.decay_ends[cell, column]), decay_to=budget))
+        return float(self._landscape.losses[cell, column] + self._shifts[cell, column])
+
+    def _trunk_loss(self, cell: int, tokens: int) -> float:
+        if self._is_known_to_end_before(cell, tokens):
+            return float("nan")
+        at, losses = self._landscape.curves[cell].measured("val_loss")
+        if not len(at) or tokens < at[0]:
+            return float("nan")
+        return float(np.interp(tokens, at, losses) + self._shift(cell, np.array([tokens]))[0])
+
+    def _shift(self, cell: int, tokens: np.ndarray) -> np.ndarray:
+        return np.interp(np.log(np.maximum(tokens, 1)), np.log(self._landscape.budgets), self._shifts[cell])
+
+
+def seed_shifts(landscape: Landscape, seed: int) -> np.ndarray:
+    """What a replay seed adds to the losses, cells x budgets: nothing for seed 0, else drawn residuals."""
+    if seed == 0 or not len(landscape.residuals):
+        return np.zeros(landscape.losses.shape)
+    rows = np.random.default_rng([seed, 1]).integers(len(landscape.residuals), size=landscape.num_cells)
+    return np.asarray(landscape.residuals[rows])
+
+
+def best_of(losses: dict[int, float]) -> int | None:
+    """The cell with the lowest loss; None if all diverged or there is none."""
+    finite = {cell: loss for cell, loss in losses.items() if np.isfinite(loss)}
+    return min(finite, key=lambda cell: finite[cell], default=None)

@@ -1,0 +1,112 @@
+"""The grounds of the race: real tables, real tables with shuffled labels, and surfaces made by a formula.
+
+    real           the table
+    shuffled-wd    the table with its WDs in another order: what one WD tells of its neighbours is gone
+    shuffled-lr    the same with its LRs
+    made-elr       a bowl in log2 ELR, nearly flat along it: the tuner's assumption holds
+    made-lr        a bowl in log2 LR, nearly flat along WD
+    made-round     a round bowl: no direction is flat, nothing is invariant
+    made-between   a valley along LR^2 * WD, between LR and ELR
+
+Made ones have the cells, budgets and decay of the nano table, a minimum that drifts to lower ELR with the budget,
+losses at constant LR that are above the decayed ones by a * ELR^q, and seeds' noise of .1 % that budgets share by half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from landscape import Landscape, relabelled, table_landscapes
+
+from isotune.errors import InputError
+from isotune.runs import read_table
+
+TABLES = Path(__file__).resolve().parents[2] / "tables"
+MADE = "made"
+MADE_BUDGETS = tuple(172_032 * 2**octave for octave in range(5))
+MADE_DECAY_TOKENS = 131_072
+NOISE = 0.0015
+# Coefficients of log2 LR and log2 WD of the steep and of the flat direction, and the curvatures along both.
+DIRECTIONS = {
+    "made-elr": ((1.0, 1.0), (1.0, -1.0), 0.006, 0.0004),
+    "made-lr": ((1.0, 0.0), (0.0, 1.0), 0.012, 0.0004),
+    "made-round": ((1.0, 0.0), (0.0, 1.0), 0.006, 0.006),
+    "made-between": ((2.0, 1.0), (1.0, -2.0), 0.003, 0.0002),
+}
+SCENARIOS = ("real", "shuffled-wd", "shuffled-lr", *DIRECTIONS)
+
+
+@cache
+def landscapes(table: str, scenario: str = "real") -> dict[str, Landscape]:
+    """The families of a table under a scenario; those made by a formula are in the table `made`."""
+    if (table == MADE) != (scenario in DIRECTIONS):
+        raise InputError(f"scenario {scenario!r} does not go with table {table!r}: {MADE} has {', '.join(DIRECTIONS)}")
+    if table == MADE:
+        return {scenario: _made(scenario)}
+    real = table_landscapes(read_table(TABLES / table))
+    if scenario == "real":
+        return real
+    shuffle = {"shuffled-wd": shuffled_wd, "shuffled-lr": shuffled_lr}[scenario]
+    return {name: shuffle(landscape) for name, landscape in real.items()}
+
+
+def shuffled_wd(landscape: Landscape) -> Landscape:
+    """Weight decays in an order of chance, the same for all LRs."""
+    return _shuffled(landscape, landscape.log2_wd, landscape.log2_lr)
+
+
+def shuffled_lr(landscape: Landscape) -> Landscape:
+    """Learning rates in an order of chance, the same for all WDs."""
+    return _shuffled(landscape, landscape.log2_lr, landscape.log2_wd)
+
+
+def _shuffled(landscape: Landscape, axis: np.ndarray, other: np.ndarray) -> Landscape:
+    """Cells whose counterpart is missing, in a partial table, stay as they are."""
+    levels = np.unique(axis)
+    order = dict(zip(levels, np.random.default_rng(0).permutation(levels), strict=True))
+    place = {key: index for index, key in enumerate(zip(axis, other, strict=True))}
+    wanted = [place.get((order[a], b)) for a, b in zip(axis, other, strict=True)]
+    taken = np.array([index if old is None else old for index, old in enumerate(wanted)])
+    return relabelled(landscape, taken, landscape.family)
+
+
+def _made(scenario: str) -> Landscape:
+    (a, b), (c, d), steep, flat = DIRECTIONS[scenario]
+    x, y = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -6), np.arange(-8.0, 1), indexing="ij"))
+
+    def decayed(cell: np.ndarray | int, tokens: np.ndarray) -> np.ndarray:
+        octaves = np.log2(np.maximum(tokens, 1) / MADE_BUDGETS[-1])
+        u, v = x[cell] + 9.0 + 0.3 * octaves, y[cell] + 4.2 + 0.3 * octaves
+        bowl = steep * (a * u + b * v) ** 2 + flat * (c * u + d * v) ** 2
+        return 1.3 + 0.2 * 2.0 ** (-0.4 * octaves) + bowl
+
+    losses = np.column_stack([decayed(np.arange(len(x)), np.array(float(budget))) for budget in MADE_BUDGETS])
+    return Landscape.from_losses(
+        x,
+        y,
+        MADE_BUDGETS,
+        losses,
+        MADE_DECAY_TOKENS,
+        curve=_at_constant_lr(decayed, x + y),
+        residuals=_noise(),
+        tokens_per_step=256,
+        name=scenario,
+    )
+
+
+def _at_constant_lr(
+    decayed: Callable[[int, np.ndarray], np.ndarray], log2_elr: np.ndarray
+) -> Callable[[int, np.ndarray], np.ndarray]:
+    def loss(cell: int, tokens: np.ndarray) -> np.ndarray:
+        return decayed(cell, np.maximum(tokens, MADE_DECAY_TOKENS)) + 0.06 * 2.0 ** (0.3 * (log2_elr[cell] + 13))
+
+    return loss
+
+
+def _noise() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    shared, own = rng.standard_normal((200, 1)), rng.standard_normal((200, len(MADE_BUDGETS)))
+    return NOISE * np.asarray(np.sqrt(0.5) * (shared + own))

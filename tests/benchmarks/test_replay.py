@@ -1,0 +1,146 @@
+"""The ledger of replays against brute force: sets of tokens, each trained stretch counted once."""
+
+import math
+
+import numpy as np
+import pytest
+from landscape import Landscape, relabelled, seed_residuals
+from replay import Question, Replay
+
+from isotune.errors import InputError
+
+BUDGETS, DECAY = (20, 40, 80), 8
+LR, WD = np.repeat([-10.0, -9.0, -8.0], 2), np.tile([-4.0, -3.0], 3)
+LOSSES = 2 + np.arange(6)[:, None] / 10 - np.arange(3) / 100
+
+
+def made(losses=LOSSES, **options):
+    return Landscape.from_losses(LR, WD, BUDGETS, losses, DECAY, **options)
+
+
+def random_questions(rng, count=60):
+    for _ in range(count):
+        cell = int(rng.integers(6))
+        if rng.random() < 0.5:
+            yield Question(cell, int(rng.integers(1, 81)), decayed=False)
+        else:
+            yield Question(cell, int(rng.choice(BUDGETS)))
+
+
+def trained_tokens(question, diverged_at):
+    """All tokens of the run that answers a question, one by one, as (cell, decay or trunk, token)."""
+    cell, last = question.cell, diverged_at[question.cell]
+    if not question.decayed:
+        return {(cell, None, token) for token in range(min(question.tokens, last))}
+    branch = question.tokens - DECAY
+    trunk = {(cell, None, token) for token in range(min(branch, last))}
+    decay = set() if last <= branch else {(cell, question.tokens, token) for token in range(branch, question.tokens)}
+    return trunk | decay
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ledger_is_the_union_of_all_trained_stretches(seed):
+    losses = LOSSES.copy()
+    losses[1, 1:] = math.nan  # diverges at 32 tokens
+    losses[4, 2:] = math.nan  # diverges at 72
+    diverged_at = [999, 32, 999, 999, 72, 999]
+    replay, trained = Replay(made(losses), 80), set()
+    for question in random_questions(np.random.default_rng(seed)):
+        before, price = replay.spent, replay.price(question)
+        replay.answer(question)
+        new = trained_tokens(question, diverged_at) - trained
+        trained |= new
+        assert replay.spent - before == len(new) <= price
+        assert replay.spent == len(trained)
+        assert replay.price(question) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_price_is_what_is_charged_where_nothing_diverges(seed):
+    replay = Replay(made(), 80)
+    for question in random_questions(np.random.default_rng(seed)):
+        price, before = replay.price(question), replay.spent
+        replay.answer(question)
+        assert replay.spent - before == price
+
+
+def test_decays_off_one_trunk_share_it():
+    replay = Replay(made(), 80)
+    assert [replay.price(Question(0, budget)) for budget in BUDGETS] == [20, 40, 80]
+    for budget in BUDGETS:
+        replay.answer(Question(0, budget))
+    assert replay.spent == (80 - DECAY) + 3 * DECAY
+
+
+def test_who_cannot_pause_pays_whole_runs():
+    replay = Replay(made(), 80, can_pause=False)
+    for budget in BUDGETS:
+        assert replay.price(Question(0, budget)) == budget
+        replay.answer(Question(0, budget))
+    assert replay.spent == sum(BUDGETS)
+    assert replay.price(Question(0, 80)) == replay.price(Question(0, 72, decayed=False)) == 0
+    assert replay.price(Question(0, 73, decayed=False)) == 73
+
+
+def test_diverged_run_costs_its_tokens_and_is_known_afterwards():
+    losses = LOSSES.copy()
+    losses[0, 1:] = math.nan
+    replay = Replay(made(losses), 80)
+    assert replay.price(Question(0, 80)) == 80, "a price must not tell that the run will diverge"
+    assert math.isnan(replay.answer(Question(0, 80)))
+    assert replay.spent == 40 - DECAY and replay.is_known_to_diverge(0)
+    assert replay.price(Question(0, 40)) == replay.price(Question(0, 40, decayed=False)) == 0
+    assert math.isnan(replay.answer(Question(0, 40, decayed=False))) and replay.spent == 40 - DECAY
+    assert replay.answer(Question(0, 20)) == losses[0, 0] and replay.spent == 40
+
+
+def test_curve_shows_what_was_trained_and_no_more():
+    replay = Replay(made(curve=lambda cell, tokens: 5 - tokens / 100), 80)
+    assert not len(replay.curve(3).tokens)
+    assert replay.answer(Question(3, 33, decayed=False)) == pytest.approx(4.67)
+    assert replay.curve(3).tokens[-1] <= 33 < replay.curve(3).tokens[-1] + 2
+    assert replay.spent == 33
+
+
+def test_budgets_beyond_the_target_cannot_be_asked():
+    replay = Replay(made(), 40)
+    assert replay.budgets == (20, 40) and replay.grid_price == 240
+    with pytest.raises(InputError, match="no decay ends at 80"):
+        replay.answer(Question(0, 80))
+
+
+def test_points_snap_to_the_nearest_cell():
+    assert Replay(made(), 80).nearest(-8.6, -3.9) == 2
+    assert Replay(made(), 80).nearest(0.0, 5.0) == 5
+
+
+def test_seeds_add_residuals_to_whole_rows_and_seed_0_adds_none():
+    residuals = np.array([[0.1, 0.2, 0.3], [-0.1, -0.2, -0.3]])
+    landscape = made(residuals=residuals)
+    asked = [[Replay(landscape, 80, seed).answer(Question(0, budget)) for budget in BUDGETS] for seed in range(9)]
+    added = np.array(asked) - LOSSES[0]
+    assert np.allclose(added[0], 0)
+    assert {tuple(row) for row in added[1:].round(9)} == {(0.1, 0.2, 0.3), (-0.1, -0.2, -0.3)}
+    shifted = Replay(landscape, 80, 1)
+    loss = shifted.answer(Question(0, 40, decayed=False))
+    assert loss == pytest.approx(LOSSES[0, 1] + added[1, 1]), "the trunk moves with its decays"
+
+
+def test_seed_residuals_have_the_noise_of_one_run_and_no_effect_of_a_seed():
+    rng = np.random.default_rng(0)
+    cells, levels = rng.normal(size=(40, 2)), [0.0, 0.5, -0.3, 0.2]
+    by_seed = {seed: cells + level + 0.01 * rng.standard_normal((40, 2)) for seed, level in enumerate(levels)}
+    by_seed[3][7:] = math.nan  # the last seed is there for few cells
+    residuals, found = seed_residuals(by_seed)
+    assert residuals.shape == (120, 2)
+    assert np.sqrt(np.mean(residuals**2)) == pytest.approx(0.01, rel=0.15)
+    assert found[1] == pytest.approx(0.5, abs=0.01) and list(found) == [0, 1, 2]
+
+
+def test_relabelled_cells_keep_their_losses_and_scaled_noise():
+    landscape = made()
+    order = np.array([2, 3, 0, 1, 4, 5])
+    swapped = relabelled(landscape, order, "swapped")
+    assert np.array_equal(swapped.losses, landscape.losses[order])
+    assert swapped.curves[0].info.learning_rate == 2.0**-10
+    assert swapped.fingerprint != landscape.fingerprint
