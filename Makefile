@@ -4,8 +4,8 @@ BIN := .venv/bin
 # One thread per process: OpenMP threads of neighbouring processes spin against each other.
 export OMP_NUM_THREADS := 1
 
-BENCHMARKS := training_speed noise_overhead sweep_throughput
-PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz
+BENCHMARKS := training_speed noise_overhead sweep_throughput analysis_speed analysis_sources
+PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface
 
 .PHONY: tune test check bench prove clean
 

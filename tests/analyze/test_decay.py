@@ -22,10 +22,10 @@ def info(lr, wd):
     )
 
 
-def trunk(lr=2**-9, wd=0.25, slope=-1e-7, noise=0.5, clip=1.0):
-    """Loss falls on a line, evaluated every tenth row; noise is constant, so T = noise * B * v / (lr * c)."""
+def trunk(lr=2**-9, wd=0.25, slope=-0.1, noise=0.5, clip=1.0):
+    """Loss falls on a line in log tokens, evaluated every tenth row; noise is constant: T = noise * B * v / (lr c)."""
     tokens = np.arange(0, 1_000_001, 10_000)
-    loss = np.where(np.arange(len(tokens)) % 10 == 0, 3 + slope * tokens, np.nan)
+    loss = np.where(np.arange(len(tokens)) % 10 == 0, 3 + slope * np.log(np.maximum(tokens, 1) / 1e5), np.nan)
     columns = {
         "tokens": tokens,
         "val_loss": loss,
@@ -41,8 +41,14 @@ def trunk(lr=2**-9, wd=0.25, slope=-1e-7, noise=0.5, clip=1.0):
 def test_a_trunk_is_read_at_equal_flow_time():
     decay = read_decay(trunk(), branch_tokens=500_000, decay_tokens=200_000, decayed_loss=2.8)
     assert decay.trunk.tokens == 600_000
-    assert decay.trunk.loss == pytest.approx(3 - 0.06)
-    assert decay.gain == pytest.approx(0.14)
+    assert decay.trunk.loss == pytest.approx(3 - 0.1 * np.log(6))
+    assert decay.gain == pytest.approx(0.2 - 0.1 * np.log(6))
+
+
+def test_the_loss_before_training_is_no_part_of_an_early_reading():
+    early = trunk()
+    early.columns["val_loss"][0] = 9.0
+    assert read_trunk(early, 150_000).loss == pytest.approx(3 - 0.1 * np.log(1.5))
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.2])
@@ -55,7 +61,11 @@ def test_a_run_without_noise_still_has_a_loss():
     bare = trunk()
     del bare.columns["precond_noise_trace"], bare.columns["root_moment_sum"]
     reading = read_trunk(bare, 500_000)
-    assert reading.loss == pytest.approx(2.95) and np.isnan(reading.scaled_noise) and np.isnan(reading.free_noise)
+    assert (
+        reading.loss == pytest.approx(3 - 0.1 * np.log(5))
+        and np.isnan(reading.scaled_noise)
+        and np.isnan(reading.free_noise)
+    )
 
 
 def test_a_position_that_the_run_does_not_reach_is_refused():

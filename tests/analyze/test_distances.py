@@ -55,6 +55,21 @@ def test_distances_keep_their_digits_in_tight_groups_that_lie_far_apart():
     assert_same(centres + 1e-8 * rng.normal(size=centres.shape))
 
 
+def test_distances_keep_their_digits_far_from_zero_and_between_twins():
+    rng = np.random.default_rng(9)
+    values = 1e6 + rng.normal(size=(12, 40))
+    values[1] = values[0] * (1 + 1e-9 * rng.normal(size=40))
+    values[3] = values[2]
+    assert_same(values)
+    assert relative_distances(values)[2, 3] == 0
+
+
+def test_distances_keep_their_digits_beside_a_curve_a_million_times_as_large():
+    values = np.random.default_rng(10).normal(size=(12, 40))
+    values[5] *= 1e6
+    assert_same(values)
+
+
 def test_distances_neither_overflow_nor_vanish():
     rng = np.random.default_rng(3)
     values = rng.normal(size=(5, 9))

@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -80,6 +81,23 @@ def test_a_sweep_is_lr_invariant_early_and_elr_invariant_late():
     assert invariance_of_curves(early, permutations=999).verdict == "LR"
     late = common_curves(runs, tokens=(1_597_440, 2_641_920), memory_times=(3, np.inf))
     assert invariance_of_curves(late, permutations=999).verdict == "ELR"
+
+
+def test_a_change_that_is_far_larger_at_one_end_of_the_grid_does_not_hide_the_invariance():
+    """Early losses against LR: steep at low LR, flat at high LR, as in tables/nano."""
+    x, y = grid(np.arange(-12.0, -7.0), WIDE_WD)
+    found = verdicts(lambda rng: 2.2 + 0.4 * 2.0 ** (-12 - x) + 0.001 * rng.standard_normal(len(x)), x, y, 10)
+    assert found["LR"] == 10
+
+
+def test_a_test_of_many_cells_is_made_in_parts_and_gives_the_same(monkeypatch):
+    x, y = grid(WIDE_LR, WIDE_WD)
+    value = index_values(np.random.default_rng(0), x, y, 45, 0.4)
+    whole = invariance(x, y, value, permutations=999)
+    monkeypatch.setattr("isotune.analyze.invariance.VALUES_AT_A_TIME", 7 * len(x))
+    parts = invariance(x, y, value, permutations=999)
+    assert (parts.p_wd, parts.p_lr, parts.verdict) == (whole.p_wd, whole.p_lr, whole.verdict)
+    assert parts.angle.degrees == pytest.approx(whole.angle.degrees)
 
 
 # Negative controls
@@ -274,6 +292,31 @@ def test_the_shift_that_was_put_in_comes_out(noise, n_shift, exponent):
     if exponent == 1:
         assert found.memory_times.value == pytest.approx(n_shift, rel=0.02 + 5 * noise)
     assert len(found.crossings) == 40 and found.reasons
+
+
+def test_intervals_of_the_shift_cover_with_and_without_what_stays_with_a_run():
+    """A quick version of proofs/analysis_controls.py; offsets of runs, as of seeds, are as large as the noise."""
+    x, y = grid()
+    for offset in (0.0, 0.01):
+        held = []
+        for seed in range(30):
+            rng = np.random.default_rng(seed)
+            curves = common_curves(sweep(rng, x, y, scaling_loss, noise=0.01))
+            curves = replace(curves, values=curves.values + offset * rng.standard_normal((len(x), 1)))
+            found = find_shift(curves, num_windows=1)
+            held += [one.low <= -1 <= one.high for one in (found.learning_rate, found.weight_decay)]
+            held.append(found.memory_times.low <= 1.3 <= found.memory_times.high)
+        assert 0.75 <= np.mean(held) <= 0.99
+
+
+def test_scatter_beyond_the_noise_along_runs_widens_and_says_so():
+    x, y = grid()
+    curves = common_curves(sweep(np.random.default_rng(1), x, y, scaling_loss, noise=0.003))
+    offset = replace(curves, values=curves.values + 0.01 * np.random.default_rng(2).standard_normal((len(x), 1)))
+    calm, moved = find_shift(curves), find_shift(offset)
+    assert not calm.warnings or "scatter" not in calm.warnings[0]
+    assert "seeds differ" in moved.warnings[0]
+    assert moved.learning_rate.high - moved.learning_rate.low > 2 * (calm.learning_rate.high - calm.learning_rate.low)
 
 
 def test_a_forgetting_sweep_shifts_at_an_n_of_about_one():

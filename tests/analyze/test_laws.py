@@ -21,6 +21,15 @@ DANWOOD_Y = [2.138, 3.421, 3.597, 4.340, 4.882, 5.660]
 DANWOOD = {"b1": 7.6886226176e-01, "b1_sd": 1.8281973860e-02, "b2": 3.8604055871, "b2_sd": 5.1726610913e-02}
 DANWOOD_RESIDUAL_DEVIATION = 3.2853114039e-02
 
+# NIST Statistical Reference Datasets, Norris (a straight line, y = b0 + b1 x): data (y, x) and certified values.
+NORRIS = """0.1 0.2 338.8 337.4 118.1 118.2 888.0 884.6 9.2 10.1 228.1 226.5 668.5 666.3 998.5 996.3 449.1 448.6
+    778.9 777.0 559.2 558.2 0.3 0.4 0.1 0.6 778.1 775.5 668.8 666.9 339.3 338.0 448.9 447.5 10.8 11.6 557.7 556.0
+    228.3 228.1 998.0 995.8 888.8 887.6 119.6 120.2 0.3 0.3 0.6 0.3 557.6 556.8 339.3 339.1 888.0 887.2 998.5 999.0
+    778.9 779.0 10.2 11.1 117.6 118.3 228.9 229.2 668.4 669.1 449.2 448.9 0.2 0.5"""
+NORRIS_B0, NORRIS_B0_SD = -0.262323073774029, 0.232818234301152
+NORRIS_B1, NORRIS_B1_SD = 1.00211681802045, 0.429796848199937e-03
+NORRIS_RESIDUAL_DEVIATION = 0.884796396144373
+
 ELR = 2.0 ** np.arange(-15, -6)
 RISING = (1.9585, 9.2613, 0.4604)  # the paper's Table 1
 BUDGETS = 2.0 ** np.arange(5)
@@ -54,6 +63,20 @@ def test_danwood_matches_nists_certified_values():
     for interval, name in ((law.coefficient_interval, "b1"), (law.exponent_interval, "b2")):
         linear = (DANWOOD[name] - t * DANWOOD[f"{name}_sd"], DANWOOD[name] + t * DANWOOD[f"{name}_sd"])
         assert interval == pytest.approx(linear, rel=0.01)
+
+
+def test_norris_as_a_power_law_matches_nists_certified_values():
+    y, x = np.array(NORRIS.split(), dtype=float).reshape(-1, 2).T
+    unit = 500.0  # a straight line between logarithms; in this unit their exponentials are of size 1
+    law = fit_power_law(np.exp(x / unit), np.exp(y / unit))
+    t = stats.t.ppf(0.95, 34)
+    assert law.exponent == pytest.approx(NORRIS_B1, rel=1e-11)
+    assert law.exponent_interval == pytest.approx(
+        (NORRIS_B1 - t * NORRIS_B1_SD, NORRIS_B1 + t * NORRIS_B1_SD), rel=1e-9
+    )
+    assert unit * math.log(law.coefficient) == pytest.approx(NORRIS_B0, rel=1e-9)
+    assert unit * np.ptp(np.log(law.coefficient_interval)) == pytest.approx(2 * t * NORRIS_B0_SD, rel=1e-4)
+    assert unit * law.residual_deviation == pytest.approx(NORRIS_RESIDUAL_DEVIATION, rel=1e-9)
 
 
 def test_the_log_fit_is_scipys_linear_regression_with_its_student_interval():

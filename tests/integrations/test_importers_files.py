@@ -420,3 +420,26 @@ def test_curves_of_the_multi_power_law_are_read():
         assert rates["constant_24000"].schedule == "constant at 0.0003"
         assert rates["wsd_20000_24000"].learning_rate == pytest.approx(3e-4)
         assert rates["wsdcon_9"].learning_rate < 3e-4, "a lower plateau is the last phase"
+
+
+@pytest.mark.parametrize(
+    ("rates", "history"),
+    [
+        ([0.1, 0.3, 0.3, 0.3, 0.3, 0.3], ""),
+        ([0.3, 0.3, 0.3, 0.2, 0.1, 0.0], ""),
+        ([0.3, 0.3, 0.3, 0.1, 0.1, 0.1], "LR 0.3 until 128"),
+        ([0.3, 0.3, 0.2, 0.1, 0.1, 0.0], "LR 0.3 until 64"),
+    ],
+    ids=["warm-up", "decay", "step", "step and decay"],
+)
+def test_a_run_that_stepped_down_has_a_history_and_one_that_ends_falling_has_none(tmp_path, rates, history):
+    rows = "".join(f"{step},5,{rate}\n" for step, rate in enumerate(rates))
+    settings = {"batch_size": 4, "sequence_length": 16}
+    run = only(read(tmp_path, f"step,val_loss,learning_rate\n{rows}", settings=settings))
+    assert run.info.history == history
+
+
+def test_earlier_weight_decays_and_batch_sizes_are_history(tmp_path):
+    rows = "0,5,0.1,4\n1,5,0.1,4\n2,5,0.2,4\n3,5,0.2,8\n4,5,0.2,8\n"
+    run = only(read(tmp_path, f"step,val_loss,weight_decay,batch_size\n{rows}", settings={"tokens_per_step": 64}))
+    assert run.info.history == "WD 0.1 until 64, batch 4 until 128"

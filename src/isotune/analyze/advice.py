@@ -13,27 +13,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from isotune.analyze.curves import effective_learning_rate
 from isotune.analyze.diagnosis import Diagnosis, SurfaceFinding
 from isotune.analyze.families import Family
 from isotune.analyze.laws import Prediction
-from isotune.analyze.next_run import NextRun
 from isotune.analyze.regime import (
+    PROTOTYPE_SHIFT,
     BatchSchedule,
     DirectionForecast,
     OptimalRate,
+    ShiftPoint,
     SquareRootRule,
     batch_schedule,
     forecast_direction,
     square_root_rule,
 )
 from isotune.analyze.rules_of_thumb import Reference, Rule, disagreements, rules
-from isotune.analyze.scaling import Laws, fit_laws, with_minimum
+from isotune.analyze.scaling import MIN_BUDGETS, Laws, fit_laws, with_minimum
 from isotune.analyze.surface import FlatSet
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_number, format_tokens, parse_tokens
+from isotune.runs.trajectory import Unknown, WeightDecayConvention
 
 SAME_BUDGET = 0.1  # relative: within it a measured budget is taken as the one that was asked for
-MAX_OCTAVES = 3.0  # half-width of an interval beyond which a law says nothing
+MAX_OCTAVES = 2.0  # half-width of an interval beyond which a law says nothing
 MAX_EXTRAPOLATION = 100.0  # times the largest measured budget
 
 
@@ -51,8 +54,10 @@ class Setting:
 class Advice:
     """Settings for a budget, where they come from, and what stands beside them."""
 
+    family: str
     tokens: int
-    batch_size: int
+    batch_size: int | Unknown
+    weight_decay_convention: WeightDecayConvention  # of the runs: what their user calls weight decay
     learning_rate: Setting
     weight_decay: Setting  # coupled: w *= 1 - LR * WD
     effective_learning_rate: Setting  # the weight decay of an independent optimizer: w *= 1 - WD
@@ -161,10 +166,10 @@ def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _S
         best = _measured(nearest, level)
         budgets = ", ".join(format_tokens(one.tokens) for one in usable)
         raise InputError(
-            f"{len(usable)} budgets with a minimum inside the grid ({budgets} "
-            f"tokens) are too few to go to {format_tokens(budget)}: a law takes 3. At {format_tokens(nearest.tokens)} "
-            f"the best is LR {format_number(best.learning_rate.value)}, WD {format_number(best.weight_decay.value)}. "
-            f"{_suggest(diagnosis.next_run)}"
+            f"{format_tokens(budget)} tokens were not measured, and a law to go there takes {MIN_BUDGETS} budgets with "
+            f"a minimum inside the grid, where there {_are(len(usable))} ({budgets}): add budgets that branch off the "
+            f"same runs; at {format_tokens(nearest.tokens)} tokens the best is {_best_words(best, diagnosis.family)}; "
+            f"{_suggest(diagnosis)}"
         )
     predictions = [law.predict(float(budget)) for law in found if law is not None]
     factor = predictions[0].extrapolation_factor
@@ -172,9 +177,10 @@ def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _S
     if factor > MAX_EXTRAPOLATION or wide > MAX_OCTAVES:
         raise InputError(
             f"{format_tokens(budget)} tokens are {factor:.3g} times what was measured, where the laws are uncertain by "
-            f"{wide:.2g} octaves: too far to say anything. {_suggest(diagnosis.next_run)}"
+            f"{wide:.2g} octaves: too far to say anything; measure a budget nearer to it; {_suggest(diagnosis)}"
         )
     rate, decay, elr = (_predicted(prediction) for prediction in predictions)
+    elr = _product(rate, decay, elr)
     loss = None
     if laws.optimal_loss is not None:
         loss = _predicted(laws.optimal_loss.predict(float(budget)))
@@ -209,23 +215,37 @@ def _predicted(prediction: Prediction) -> Setting:
     return Setting(prediction.value, prediction.low, prediction.high, prediction.level)
 
 
+def _product(rate: Setting, decay: Setting, elr: Setting) -> Setting:
+    """ELR as the product of the advised LR and WD: three laws are fitted apart and need not agree exactly."""
+    value = rate.value * decay.value
+    return Setting(value, min(elr.low, value), max(elr.high, value), elr.level)
+
+
 def _no_minimum(diagnosis: Diagnosis) -> str:
     if not diagnosis.surfaces:
-        why = "no two runs ended after the same number of tokens"
+        why = "no two finished runs of these ended after the same number of tokens"
     else:
         last = diagnosis.surfaces[-1]
-        edge = ", ".join(last.surface.censored) if last.surface else last.reason
+        edge = " and ".join(name.replace("_", " ") for name in last.surface.censored) if last.surface else last.reason
         why = f"no budget has its minimum inside the grid of these runs ({edge})"
-    return f"{why}: nothing can be advised yet. {_suggest(diagnosis.next_run)}"
+    return f"{why}: nothing can be advised yet; {_suggest(diagnosis)}"
 
 
-def _suggest(run: NextRun | None) -> str:
+def _are(number: int) -> str:
+    return "is 1" if number == 1 else f"are {number}"
+
+
+def _best_words(best: _Settings, family: Family) -> str:
+    is_independent = family.weight_decay_convention == "independent"
+    wd = best.effective_learning_rate if is_independent else best.weight_decay
+    return f"LR {format_number(best.learning_rate.value)}, WD {format_number(wd.value)}"
+
+
+def _suggest(diagnosis: Diagnosis) -> str:
+    run = diagnosis.next_run
     if run is None:
-        return "Add runs with other LR and WD."
-    return (
-        f"The run to add: LR {format_number(run.learning_rate)}, WD {format_number(run.weight_decay)}, "
-        f"{format_tokens(run.tokens)} tokens ({run.why})."
-    )
+        return "add runs with other LR and WD"
+    return f"the run to add is {run.words(diagnosis.family.weight_decay_convention)} ({run.why})"
 
 
 # What stands beside it
@@ -235,15 +255,17 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
     family = diagnosis.family
     batch, length = family.batch_size, family.sequence_length
     lr, wd = found.learning_rate.value, found.weight_decay.value
-    warnings = [*found.warnings]
+    warnings = [*found.warnings, *family.warnings]
     forecast = schedule = None
     n = math.nan
     if isinstance(batch, int) and isinstance(length, int):
-        regimes = [regime for _, regime in diagnosis.regimes]
-        forecast = forecast_direction(lr, wd, batch, length, budget)
+        forecast = forecast_direction(lr, wd, batch, length, budget, shift=_shift_point(diagnosis))
         n = forecast.memory_times
-        if regimes:
-            schedule = batch_schedule(regimes[len(regimes) // 2], tokens=budget, sequence_length=length)
+        if diagnosis.regimes:
+            nearest = min(
+                diagnosis.regimes, key=lambda one: abs(math.log(effective_learning_rate(one.info) / (lr * wd)))
+            )
+            schedule = batch_schedule(nearest.regime, tokens=budget, sequence_length=length)
     else:
         warnings.append("batch size or sequence length is unknown: n and a batch schedule cannot be given")
     size = _num_parameters(family)
@@ -264,8 +286,10 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
         ),
     )
     return Advice(
+        family.name,
         budget,
-        batch if isinstance(batch, int) else 0,
+        batch,
+        family.weight_decay_convention,
         found.learning_rate,
         found.weight_decay,
         found.effective_learning_rate,
@@ -279,8 +303,27 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
         _square_root(diagnosis, diagnoses, budget),
         beside,
         paste_in(lr, wd),
-        tuple(dict.fromkeys([*warnings, *disagreements(beside)])),
+        tuple(dict.fromkeys([*warnings, *_disagreement(beside)])),
     )
+
+
+def _shift_point(diagnosis: Diagnosis) -> ShiftPoint:
+    """Where LR gives way to ELR in these runs; where they do not tell, in others."""
+    shift = diagnosis.shift
+    if shift is None or shift.verdict != "shift":
+        return PROTOTYPE_SHIFT
+    n, low, high = (
+        float(f"{n:.2g}") for n in (shift.memory_times.value, shift.memory_times.low, shift.memory_times.high)
+    )
+    return ShiftPoint(n, low, high, "measured on these runs")
+
+
+def _disagreement(beside: Sequence[Rule]) -> list[str]:
+    """One sentence on all rules of thumb that disagree."""
+    quantities = dict.fromkeys(sentence.partition(":")[0] for sentence in disagreements(beside))
+    if not quantities:
+        return []
+    return [f"the rules of thumb disagree by more than a factor of 2 on {', '.join(quantities)}: trust none blindly"]
 
 
 def _flat_words(finding: SurfaceFinding) -> str:
@@ -325,16 +368,17 @@ def _optimal_rate(diagnosis: Diagnosis, budget: int) -> OptimalRate | None:
 
 
 def paste_in(learning_rate: float, weight_decay: float) -> dict[str, str]:
-    """The settings as each library wants them; all of these decay by LR * WD, the last one by WD alone.
+    """The settings as each library wants them: the first decay by LR * WD, the last by WD, scaled as LR's schedule is.
 
     >>> paste_in(0.001, 0.1)["torch"]
     'torch.optim.AdamW(model.parameters(), lr=0.001, weight_decay=0.1, betas=(0.9, 0.95))'
     """
-    lr, wd, independent = (f"{value:.4g}" for value in (learning_rate, weight_decay, learning_rate * weight_decay))
+    lr, wd = (f"{value:.4g}" for value in (learning_rate, weight_decay))
+    independent = f"{float(lr) * float(wd):.8g}"
     return {
         "torch": f"torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay={wd}, betas=(0.9, 0.95))",
         "transformers": f"TrainingArguments(learning_rate={lr}, weight_decay={wd}, adam_beta2=0.95)",
         "lightning": f"def configure_optimizers(self): return torch.optim.AdamW(self.parameters(), lr={lr}, "
         f"weight_decay={wd}, betas=(0.9, 0.95))",
-        "independent": f"weight_decay={independent}  # where the optimizer does w *= 1 - weight_decay at peak LR",
+        "independent": f"lr={lr}, weight_decay={independent}  # w *= 1 - weight_decay * (LR now / lr)",
     }

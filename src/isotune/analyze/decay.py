@@ -111,12 +111,14 @@ def read_trunk(
         raise InputError(
             f"the run has no {column} around {tokens:g} tokens: train it further, or evaluate it more often there"
         )
+    # Early losses fall like a power of time: a line in log tokens follows them; the loss before training is no part.
+    at, losses = at[at > 0], losses[at > 0]
     nearest = np.sort(np.argsort(np.abs(at - tokens), kind="stable")[:LOSS_POINTS])
-    x = (at[nearest] - tokens) / max(1.0, float(np.ptp(at[nearest])))
+    x = np.log(at[nearest] / tokens)
     loss = (
         float(np.polynomial.polynomial.polyfit(x, losses[nearest], 1)[0])
         if len(nearest) > 2
-        else float(np.interp(tokens, at, losses))
+        else float(np.interp(math.log(tokens), np.log(at), losses))
     )
     return TrunkReading(
         tokens=tokens,

@@ -22,12 +22,12 @@ import numpy as np
 
 from isotune.analyze.curves import Curves, common_curves, effective_learning_rate, log2_settings
 from isotune.analyze.distances import GroupDistances, group_distances, group_labels, relative_distances
-from isotune.analyze.families import Budget, Cells, Family, make_families
-from isotune.analyze.invariance import Invariance, Verdict, invariance
+from isotune.analyze.families import Budget, Cells, Family, cells_of, lineage_of, make_families
+from isotune.analyze.invariance import MIN_CELLS, PERMUTATIONS, Invariance, Verdict, invariance
 from isotune.analyze.next_run import NextRun, choose_next_run
 from isotune.analyze.regime import Regime, batch_regime
 from isotune.analyze.shift import Shift, find_shift
-from isotune.analyze.stages import STAGES, Stage, find_stretch
+from isotune.analyze.stages import STAGES, Stage, find_stretch, knows_memory_times
 from isotune.analyze.surface import LossSurface, fit_surface
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_number, format_tokens
@@ -36,6 +36,9 @@ from isotune.runs.trajectory import RunInfo, Trajectory
 MAX_COMPARED = 400  # curves in a distance matrix: more would cost minutes and change nothing
 MAX_METERED = 12  # runs whose noise is looked at, spread over the cells
 MIN_TWINS = 4
+SHUFFLED_VALUES = 4_000_000  # of a permutation test: 9,999 permutations up to 400 cells, fewer for more cells
+MIN_PERMUTATIONS = 199
+LONG_ENOUGH = 0.9  # of the median run: shorter ones would cut the window of all when a shift is looked for
 
 Interval = tuple[float, float]
 
@@ -74,17 +77,27 @@ class SurfaceFinding:
 
 
 @dataclass(frozen=True)
+class RunRegime:
+    """The batch of one run against its noise scale."""
+
+    info: RunInfo = field(repr=False)
+    settings: str
+    regime: Regime
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What the runs of a family say, with the evidence and what is wrong with it."""
 
     family: Family
     invariant: Verdict
+    reason: str  # why `invariant` is undecided; nothing where it is decided
     salient_direction: float  # degrees: 0 LR, 45 ELR, 90 WD; NaN if nothing tells
     interval: Interval
     stages: tuple[StageFinding, ...]
     shift: Shift | None
     surfaces: tuple[SurfaceFinding, ...]
-    regimes: tuple[tuple[str, Regime], ...]  # (which run, its batch against its noise)
+    regimes: tuple[RunRegime, ...]  # of a few runs, by ELR
     next_run: NextRun | None
     evidence: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -102,82 +115,117 @@ def diagnose(
 def diagnose_family(family: Family, *, level: float = 0.9, random_seed: int = 0) -> Diagnosis:
     """What one family says."""
     warnings = list(family.warnings)
-    stages = tuple(_stage(stage, family, level, random_seed) for stage in STAGES)
-    shift, why_none = _shift(family, level)
-    surfaces = tuple(_surface(budget, level) for budget in _budgets(family))
+    nothing_tells = _nothing_tells(family)
+    stages = tuple(_stage(stage, family, nothing_tells, level, random_seed) for stage in STAGES)
+    shift, why_none = (None, "") if nothing_tells else _shift(family, level)
+    surfaces = tuple(_surface(budget, level) for budget in family.budgets if len(budget.ends) > 1)
     direction, interval = _direction(surfaces, shift)
+    invariant, reason = _invariant(stages)
     regimes = _regimes(family)
     if family.diverged:
-        warnings.append(f"{len(family.diverged)} runs diverged: {_name_settings(family)}")
+        warnings.append(f"{_count(len(family.diverged), 'run')} diverged: {_name_settings(family.diverged)}")
     warnings += [why_none] if why_none else []
+    warnings += shift.warnings if shift is not None else ()
+    warnings += surfaces[-1].surface.warnings if surfaces and surfaces[-1].surface is not None else ()
+    by_budget = {finding.tokens: finding.surface for finding in surfaces}
     return Diagnosis(
         family,
-        _invariant(stages),
+        invariant,
+        reason,
         direction,
         interval,
         stages,
         shift,
         surfaces,
         regimes,
-        choose_next_run(family, [finding.surface for finding in surfaces], _invariant(stages)),
-        _evidence(stages, shift, surfaces, regimes),
+        choose_next_run(family, by_budget, invariant),
+        _evidence(nothing_tells, stages, shift, surfaces, regimes),
         tuple(dict.fromkeys(warnings)),
     )
+
+
+def _nothing_tells(family: Family) -> str:
+    """Why these runs cannot tell a direction, whatever their losses are; nothing if they might."""
+    cells = cells_of([run.info for run in family.curves], np.zeros(len(family.curves)))
+    if not len(cells.value):
+        return "no run has a curve"
+    num_lr, num_wd, num_elr = (
+        len(np.unique(column.round(2))) for column in (cells.log2_lr, cells.log2_wd, cells.log2_elr)
+    )
+    if num_lr == 1:
+        rate = f"one LR ({format_number(2.0 ** float(cells.log2_lr[0]))})" + " and one WD" * (num_wd == 1)
+        return f"all runs have {rate}: no direction can be inferred from one learning rate; add runs with another LR"
+    if num_wd == 1:
+        return "all runs have one WD: nothing tells LR from ELR; add runs with another WD"
+    if num_elr == 1:
+        return "all runs have one ELR: nothing tells whether ELR matters; add runs with another LR or WD alone"
+    if len(cells.value) < MIN_CELLS:
+        return f"{len(cells.value)} cells are too few to tell LR from ELR: it takes {MIN_CELLS}, as three LR by two WD"
+    if not knows_memory_times(family.curves):
+        return "n is unknown, since steps are: give batch_size and sequence_length, or a column step"
+    return ""
 
 
 # Stages of n
 
 
-def _stage(stage: Stage, family: Family, level: float, random_seed: int) -> StageFinding:
+def _stage(stage: Stage, family: Family, nothing_tells: str, level: float, random_seed: int) -> StageFinding:
+    nowhere = (math.nan, math.nan)
+    if nothing_tells:
+        return StageFinding(stage, nowhere, None, None, None, reason=nothing_tells)
     falling = family.shape == "falling"
     stretch = find_stretch(stage, family.curves, family.loss, through_ramps=falling)
     low, high = STAGES[stage]
     if stretch is None:
         span = f"n below {high:g}" if not low else f"n above {low:g}" if math.isinf(high) else f"n from {low} to {high}"
         why = f"no stretch of training has six cells with {span} and four evaluations of each"
-        return StageFinding(stage, (math.nan, math.nan), None, None, None, reason=why)
+        return StageFinding(stage, nowhere, None, None, None, reason=why)
     window = (stretch.start, stretch.end)
     try:
         curves = common_curves(stretch.runs, family.loss, tokens=window, through_ramps=falling)
     except InputError as error:
         return StageFinding(stage, window, None, None, None, reason=str(error))
-    noise, freedom = _twin_noise(family, curves)
+    noise, freedom = _twin_noise(family, stretch.runs, window)
     x, y = log2_settings(curves.infos)
     found = invariance(
-        x, y, curves.values, cell_noise=noise, cell_noise_freedom=freedom, level=level, random_seed=random_seed
+        x,
+        y,
+        curves.values,
+        cell_noise=noise,
+        cell_noise_freedom=freedom,
+        level=level,
+        permutations=max(MIN_PERMUTATIONS, min(PERMUTATIONS, SHUFFLED_VALUES // family.num_cells)),
+        random_seed=random_seed,
     )
     by_lr, by_elr = _grouped(curves, level, random_seed)
     return StageFinding(stage, window, found, by_lr, by_elr, stretch.runs)
 
 
-def _twin_noise(family: Family, curves: Curves) -> tuple[float | None, float]:
+def _twin_noise(family: Family, runs: Sequence[Trajectory], window: Interval) -> tuple[float | None, float]:
     """The variance of a cell's mean over the window, from perturbed twins: half their mean square difference."""
-    if len(family.twins) < MIN_TWINS or family.shape == "falling":
+    if len(family.twins) < MIN_TWINS:
         return None, math.inf
-    window = (float(curves.tokens[0]), float(curves.tokens[-1]))
-    try:
-        twins = common_curves(family.twins, family.loss, tokens=window)
-    except InputError:
-        return None, math.inf
-    means = {_cell_and_seed(info): value for info, value in zip(curves.infos, curves.values.mean(axis=1), strict=True)}
-    differences = [
-        value - means[_cell_and_seed(info)]
-        for info, value in zip(twins.infos, twins.values.mean(axis=1), strict=True)
-        if _cell_and_seed(info) in means
-    ]
+    means = {lineage_of(run, family.loss): _mean(run, family.loss, window) for run in runs}
+    differences = np.array(
+        [_mean(twin, family.loss, window) - means.get(lineage_of(twin, family.loss), math.nan) for twin in family.twins]
+    )
+    differences = differences[np.isfinite(differences)]
     if len(differences) < MIN_TWINS:
         return None, math.inf
-    return float(np.mean(np.square(differences))) / 2, float(len(differences))
+    return float(np.mean(differences**2)) / 2, float(len(differences))
 
 
-def _cell_and_seed(info: RunInfo) -> tuple[object, ...]:
-    return info.learning_rate, info.weight_decay, info.seed
+def _mean(run: Trajectory, loss: str, window: Interval) -> float:
+    """The mean loss of the evaluations in the window; NaN if the run does not reach its end."""
+    at, values = run.measured(loss)
+    inside = (window[0] <= at) & (at <= window[1])
+    return float(values[inside].mean()) if inside.any() and at[-1] >= window[1] else math.nan
 
 
 def _grouped(curves: Curves, level: float, random_seed: int) -> tuple[GroupDistances | None, GroupDistances | None]:
-    """Distances of curves grouped by LR and by ELR; of many curves a spread-out part."""
-    step = max(1, math.ceil(len(curves.infos) / MAX_COMPARED))
-    infos, values = curves.infos[::step], curves.values[::step]
+    """Distances of curves grouped by LR and by ELR; of many curves some, whole seeds first."""
+    rows = _some(curves.infos, random_seed)
+    infos, values = [curves.infos[row] for row in rows], curves.values[rows]
     distances = relative_distances(values)
     seeds = [info.seed for info in infos]
     cells = list(zip(*(column.tolist() for column in log2_settings(infos)), strict=True))
@@ -195,9 +243,26 @@ def _grouped(curves: Curves, level: float, random_seed: int) -> tuple[GroupDista
     return results[0], results[1]
 
 
-def _invariant(stages: Sequence[StageFinding]) -> Verdict:
+def _some(infos: Sequence[RunInfo], random_seed: int) -> list[int]:
+    """At most 400 runs: pairs are made within a seed, so seeds are taken one after the other, their cells at random."""
+    if len(infos) <= MAX_COMPARED:
+        return list(range(len(infos)))
+    order = np.random.default_rng(random_seed).permutation(len(infos)).tolist()
+    by_seed: dict[object, list[int]] = {}
+    for row in order:
+        by_seed.setdefault(infos[row].seed, []).append(row)
+    largest_first = sorted(by_seed.values(), key=len, reverse=True)
+    return sorted([row for rows in largest_first for row in rows][:MAX_COMPARED])
+
+
+def _invariant(stages: Sequence[StageFinding]) -> tuple[Verdict, str]:
+    """The verdict of the latest stage that is decided; if none is, why the latest one that was seen is not."""
     decided = [finding.verdict for finding in stages if finding.verdict != "undecided"]
-    return decided[-1] if decided else "undecided"
+    if decided:
+        return decided[-1], ""
+    seen = [finding for finding in stages if finding.invariance is not None]
+    last = (seen or list(stages))[-1]
+    return "undecided", last.reason or "; ".join(last.invariance.reasons if last.invariance else ())
 
 
 # Shift, surfaces, regimes
@@ -206,16 +271,23 @@ def _invariant(stages: Sequence[StageFinding]) -> Verdict:
 def _shift(family: Family, level: float) -> tuple[Shift | None, str]:
     if family.shape == "falling":
         return None, "LR falls all the way, so n is not that of one LR: when LR gives way to ELR is not asked"
-    if not family.curves:
-        return None, "no run has a curve: when LR gives way to ELR cannot be seen"
     try:
-        return find_shift(family.curves, family.loss, level=level), ""
+        return find_shift(_for_shift(family), family.loss, level=level), ""
     except InputError as error:
         return None, f"when LR gives way to ELR cannot be seen: {error}"
 
 
-def _budgets(family: Family) -> tuple[Budget, ...]:
-    return tuple(budget for budget in family.budgets if len(budget.ends) > 1)
+def _for_shift(family: Family) -> list[Trajectory]:
+    """The runs that are long enough; of a large grid every second (third, ...) LR and WD."""
+    ends = np.array([float(run.measured(family.loss)[0][-1]) for run in family.curves])
+    runs = [run for run, end in zip(family.curves, ends, strict=True) if end >= LONG_ENOUGH * np.median(ends)]
+    step = math.ceil(math.sqrt(family.num_cells / MAX_COMPARED))
+    if step < 2:
+        return runs
+    x, y = log2_settings([run.info for run in runs])
+    place = [np.unique(column.round(2), return_inverse=True)[1].ravel() for column in (x, y)]
+    kept = (place[0] % step == 0) & (place[1] % step == 0)
+    return [run for run, is_kept in zip(runs, kept, strict=True) if is_kept]
 
 
 def _surface(budget: Budget, level: float) -> SurfaceFinding:
@@ -238,46 +310,52 @@ def _direction(surfaces: Sequence[SurfaceFinding], shift: Shift | None) -> tuple
     return math.nan, (math.nan, math.nan)
 
 
-def _regimes(family: Family) -> tuple[tuple[str, Regime], ...]:
+def _regimes(family: Family) -> tuple[RunRegime, ...]:
     """The batch against the noise scale, in a few runs spread over the cells."""
     metered = [run for run in family.curves if len(run.measured("precond_noise_trace")[0])]
     metered.sort(key=lambda run: effective_learning_rate(run.info))
     step = max(1, math.ceil(len(metered) / MAX_METERED))
-    return tuple((_settings(run), batch_regime(run)) for run in metered[::step])
+    return tuple(RunRegime(run.info, _settings(run.info), batch_regime(run)) for run in metered[::step])
 
 
 # Words
 
 
-def _settings(run: Trajectory) -> str:
-    lr, wd = run.info.learning_rate, run.info.weight_decay
+def _settings(info: RunInfo) -> str:
+    lr, wd = info.learning_rate, info.weight_decay
     assert not isinstance(lr, str) and not isinstance(wd, str)
     return f"LR {format_number(lr)}, WD {format_number(wd)}"
 
 
-def _name_settings(family: Family) -> str:
-    names = []
-    for info in family.diverged[:4]:
-        lr, wd = info.learning_rate, info.weight_decay
-        names.append(f"LR {lr if isinstance(lr, str) else format_number(lr)}, WD {wd}")
-    more = f" and {len(family.diverged) - 4} more" if len(family.diverged) > 4 else ""
-    return "; ".join(names) + more
+def _name_settings(infos: Sequence[RunInfo]) -> str:
+    more = f" and {len(infos) - 4} more" if len(infos) > 4 else ""
+    return "; ".join(_settings(info) for info in infos[:4]) + more
+
+
+def degrees(angle: float) -> str:
+    """An angle in whole degrees; never "-0"."""
+    return str(round(angle)) if math.isfinite(angle) else "?"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _evidence(
+    nothing_tells: str,
     stages: Sequence[StageFinding],
     shift: Shift | None,
     surfaces: Sequence[SurfaceFinding],
-    regimes: Sequence[tuple[str, Regime]],
+    regimes: Sequence[RunRegime],
 ) -> tuple[str, ...]:
-    sentences = [_stage_words(finding) for finding in stages]
+    sentences = [nothing_tells] if nothing_tells else [_stage_words(finding) for finding in stages]
     if shift is not None:
         sentences.append(_shift_words(shift))
     sentences += [_surface_words(finding) for finding in surfaces]
     if regimes:
-        kinds = [regime.verdict for _, regime in regimes]
+        kinds = [one.regime.verdict for one in regimes]
         counts = ", ".join(f"{kind} in {kinds.count(kind)}" for kind in dict.fromkeys(kinds))
-        sentences.append(f"batch against noise scale, {len(kinds)} runs: {counts}")
+        sentences.append(f"batch against noise scale, {_count(len(kinds), 'run')}: {counts}")
     return tuple(sentences)
 
 
@@ -289,9 +367,10 @@ def _stage_words(finding: StageFinding) -> str:
     words = [f"{finding.range} ({place}): {finding.verdict}: " + "; ".join(finding.invariance.reasons)]
     for name, groups in (("LR", finding.by_lr), ("ELR", finding.by_elr)):
         if groups is not None and math.isfinite(groups.ratio):
+            interval = f" ({groups.low:.2g} to {groups.high:.2g})" if math.isfinite(groups.low) else ""
             words.append(
                 f"grouped by {name}, curves of different groups are {groups.ratio:.2g} times as far apart as those of "
-                f"one ({groups.low:.2g} to {groups.high:.2g})"
+                f"one{interval}"
             )
     return "; ".join(words)
 
@@ -320,9 +399,11 @@ def _surface_words(finding: SurfaceFinding) -> str:
     low, high = surface.active_direction_interval
     factor = surface.salient_factor
     named = f" ({factor})" if factor else ""
-    words = f"{budget}: salient direction {surface.active_direction:.0f} degrees{named} [{low:.0f}, {high:.0f}]"
+    angle = f"{degrees(surface.active_direction)} degrees{named} [{degrees(low)}, {degrees(high)}]"
+    words = f"{budget}: salient direction {angle}"
     if surface.is_censored:
-        return f"{words}; minimum not inside the grid ({', '.join(surface.censored)})"
+        names = " and ".join(name.replace("_", " ") for name in surface.censored)
+        return f"{words}; minimum not known to lie inside the grid ({names})"
     return (
         f"{words}; minimum at LR {format_number(2.0**surface.minimum_log2_learning_rate)}, "
         f"WD {format_number(2.0**surface.minimum_log2_weight_decay)}, loss {surface.minimum_loss:.4f}"

@@ -31,6 +31,7 @@ MAX_FAILED_DRAWS = 0.1  # more make an interval missing
 SAME_OCTAVES = 0.01  # settings closer than this, in log2, are one
 # Below this share of the curves' own size the Gram matrix has lost too many digits of a difference.
 _CANCELLED = 1e-5
+_LARGE = 1e100
 _CHUNK_VALUES = 1 << 22
 _BLOCK_ROWS = 32
 
@@ -85,27 +86,34 @@ def relative_distances(values: ArrayLike) -> np.ndarray:
     [[0.0, 0.0, 1.414], [0.0, 0.0, 1.414], [1.414, 1.414, 0.0]]
     """
     curves = np.asarray(values, dtype=float)
-    if curves.ndim != 2 or not np.isfinite(curves).all():
+    low, high = (float(end) for end in (curves.min(initial=0.0), curves.max(initial=0.0)))
+    if curves.ndim != 2 or not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(f"values must be finite numbers, a row per curve: these have shape {curves.shape}")
-    size = float(np.abs(curves).max(initial=0.0))
+    size = max(-low, high)
     if size == 0:
         return np.zeros((len(curves), len(curves)))
-    curves = curves * 2.0 ** -math.frexp(size)[1]  # a power of two, so nothing is rounded
+    if not 1 / _LARGE < size < _LARGE:  # squares would overflow or vanish
+        curves = curves * 2.0 ** -math.frexp(size)[1]  # a power of two, so nothing is rounded
     centred = curves - curves.mean(axis=0)
-    distances = centred @ centred.T  # until the loop below, scalar products
-    own = np.diagonal(distances).copy()
+    centred *= math.sqrt(2)
+    distances = centred @ centred.T  # until the loop below, twice the scalar products
+    own = np.diagonal(distances) / 2
     norms = np.einsum("ij,ij->i", curves, curves) / 2
     norms += np.finfo(float).tiny  # two curves of zeros are 0 apart
+    lost = 2 * _CANCELLED * float(own.max())
     close = []
+    scratch = np.empty((_BLOCK_ROWS, len(curves)))
     for begin in range(0, len(curves), _BLOCK_ROWS):  # a few rows at a time stay in the cache
         rows = slice(begin, begin + _BLOCK_ROWS)
-        block, both = distances[rows], own[rows, None] + own
-        block *= -2
-        block += both
-        both *= _CANCELLED
-        close.append(begin * len(curves) + np.flatnonzero(block < both))
-        block /= norms[rows, None] + norms
-        np.sqrt(np.maximum(block, 0.0, out=block), out=block)
+        block = distances[rows]
+        sums = scratch[: len(block)]
+        np.subtract(np.add(own[rows, None], own, out=sums), block, out=block)
+        few = np.flatnonzero(block < lost)
+        few = few[block.flat[few] < _CANCELLED * sums.flat[few]]
+        block.flat[few] = 0.0
+        close.append(begin * len(curves) + few)
+        block /= np.add(norms[rows, None], norms, out=sums)
+        np.sqrt(block, out=block)
     first, second = np.divmod(np.concatenate(close), len(curves))
     _subtract_pairs(distances, first[first < second], second[first < second], curves, norms)
     np.fill_diagonal(distances, 0.0)

@@ -1,15 +1,17 @@
 """Runs -> families: runs that differ in LR, WD, seed and length alone, so that they can be compared.
 
 Of each cell and seed a family has the longest curve up to where LR begins to fall, so that ten decays off one trunk
-are one curve. What the decays ended with are the family's budgets. Runs whose LR falls nearly all the way (cosine)
-are a family of their own: their curves are compared as a whole, at one length.
+are one curve. What the decays ended with are the family's budgets; without decays, what the runs themselves ended
+with. Runs whose LR falls nearly all the way (cosine) are a family of their own: their curves are compared as a whole,
+at one length. Where seeds are unknown, curves that begin with the same values are one run.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,11 +20,14 @@ from isotune.analyze.curves import log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
-from isotune.runs.trajectory import RunInfo, Trajectory, Unknown
+from isotune.runs.trajectory import RunInfo, Trajectory, Unknown, WeightDecayConvention
 
 FINAL = "final_val_loss"  # on many windows, where a decay ends
 FALLING_SHARE = 0.95  # of the run after its warm-up: LR that falls for longer has no stretch of constant LR
-SAME_LENGTH = 0.02  # relative: budgets this close are one
+SAME_LENGTH = 0.02  # octaves: budgets this close are one
+SAME_DECAY = 0.1  # relative: decays this close are of one length, and an evaluation this near is one at the end
+SAME_CELL = 1e-3  # octaves: settings closer than this were rounded when they were written
+SAME_BEGINNING = 2  # evaluations that runs of unknown seed must share to be one: the first may be that of the init
 
 Shape = Literal["constant", "falling", "unknown"]
 
@@ -35,6 +40,7 @@ class End:
     tokens: int
     loss: float  # on the windows of the final evaluation, where there was one
     curve_loss: float  # on the windows of the curve: what can be compared with the trunk's
+    run: Trajectory = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,13 @@ class Family:
 
     @property
     def num_cells(self) -> int:
-        return len({(t.info.learning_rate, t.info.weight_decay) for t in self.curves})
+        return len({cell_of(run.info) for run in self.curves})
+
+    @property
+    def weight_decay_convention(self) -> WeightDecayConvention:
+        """What these runs' users call weight decay: coupled, unless all of them are independent."""
+        all_independent = {run.info.weight_decay_convention for run in self.curves} == {"independent"}
+        return "independent" if all_independent else "coupled"
 
 
 def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") -> tuple[Family, ...]:
@@ -91,13 +103,13 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
     if not trajectories:
         raise InputError("there are no runs: nothing can be said")
     usable, warnings = _with_a_place(trajectories)
+    if not usable:
+        raise InputError("no run can be placed by its LR and WD: " + "; ".join(warnings))
     members: dict[_Key, list[Trajectory]] = {}
-    for trajectory in usable:
+    for trajectory in _with_equal_settings(usable):
         members.setdefault(_key(trajectory), []).append(trajectory)
     names = _names(list(members))
     families = [_family(names[key], key, runs, loss, warnings) for key, runs in members.items()]
-    if not families:
-        raise InputError("no run can be placed by its LR and WD: " + "; ".join(warnings))
     return tuple(sorted(families, key=lambda family: (-family.num_cells, family.name)))
 
 
@@ -105,11 +117,25 @@ def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
     """The mean over the runs of each cell; settings that agree up to rounding are one."""
     if not infos:
         return Cells(*(np.zeros(0) for _ in range(4)))
-    x, y = (same_up_to(column) for column in log2_settings(infos))
+    x, y = (same_up_to(column, SAME_CELL) for column in log2_settings(infos))
     settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
     counts = np.bincount(cell.ravel(), minlength=len(settings))
     means = np.bincount(cell.ravel(), weights=values, minlength=len(settings)) / counts
     return Cells(settings[:, 0], settings[:, 1], means, counts.astype(float))
+
+
+def cell_of(info: RunInfo) -> tuple[object, ...]:
+    """What runs of one cell have in common, in a family."""
+    return info.learning_rate, info.weight_decay, info.weight_decay_convention
+
+
+def lineage_of(run: Trajectory, loss: str) -> tuple[object, ...]:
+    """What a trunk, its decays and its perturbed twins have in common: cell and seed; unknown seeds go by the curve."""
+    if run.info.seed != "unknown":
+        return *cell_of(run.info), run.info.seed
+    tokens, values = run.measured(loss)
+    first = slice(0, SAME_BEGINNING)
+    return *cell_of(run.info), tuple(tokens[first].tolist()), tuple(values[first].tolist())
 
 
 # Which runs belong together
@@ -133,7 +159,7 @@ def _shape(trajectory: Trajectory) -> Shape:
     decay = trajectory.info.decay_tokens
     if isinstance(decay, str):
         return "unknown"
-    if not decay or not len(trajectory.tokens):
+    if not decay or not len(trajectory.tokens) or trajectory.info.has_plateau is True:
         return "constant"
     return "falling" if decay >= FALLING_SHARE * (trajectory.tokens[-1] - _peak_reached(trajectory)) else "constant"
 
@@ -147,6 +173,23 @@ def _peak_reached(trajectory: Trajectory) -> float:
         return float(trajectory.tokens[np.argmax(rate >= 0.98 * np.nanmax(rate))])
 
 
+def _with_equal_settings(runs: Sequence[Trajectory]) -> list[Trajectory]:
+    """The runs with LR and WD exactly equal where they agree up to how they were written."""
+    columns = []
+    for name in ("learning_rate", "weight_decay"):
+        values = np.array([getattr(run.info, name) for run in runs], dtype=float)
+        labels, group = np.unique(same_up_to(np.log2(values), SAME_CELL), return_inverse=True)
+        smallest = np.full(len(labels), math.inf)
+        np.minimum.at(smallest, group.ravel(), values)
+        columns.append(smallest[group.ravel()].tolist())
+    return [
+        run
+        if (run.info.learning_rate, run.info.weight_decay) == (rate, decay)
+        else Trajectory(run.columns, replace(run.info, learning_rate=rate, weight_decay=decay))
+        for run, rate, decay in zip(runs, *columns, strict=True)
+    ]
+
+
 def _with_a_place(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], tuple[str, ...]]:
     """The runs that have a place on the axes log LR and log WD, and how many have none, with the remedy."""
     reasons: Counter[str] = Counter()
@@ -157,19 +200,21 @@ def _with_a_place(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory],
             reasons[reason] += 1
         else:
             usable.append(trajectory)
-    return usable, tuple(f"{count} runs left out: {reason}" for reason, count in reasons.items())
+    words = ("1 run" if count == 1 else f"{count} runs" for count in reasons.values())
+    return usable, tuple(f"{number} left out: {reason}" for number, reason in zip(words, reasons, strict=True))
 
 
 def _no_place(info: RunInfo) -> str:
     for name, value in (("learning_rate", info.learning_rate), ("weight_decay", info.weight_decay)):
         if isinstance(value, str):
-            return f"their {name} is unknown (map a column or setting to it, or give it)"
+            option = f"--map {name}=THEIR_NAME or --set {name}=VALUE"
+            return f"{name} is unknown: map one of the source's names to it or give it ({option}; mapping or settings)"
         if not value > 0:
-            return f"their {name} is {value:g}, which has no place on a logarithmic axis"
+            return f"{name} is {value:g}, which has no place on a logarithmic axis: nothing here can be said of them"
     if info.weight_decay_convention == "unknown":
         return (
-            "their weight decay convention is unknown (say coupled: w *= 1 - LR*WD, as PyTorch does; "
-            "or independent: w *= 1 - WD)"
+            "what weight decay means is unknown: say coupled (w *= 1 - LR*WD, as PyTorch does) or independent "
+            "(w *= 1 - WD), with --wd-convention or weight_decay_convention="
         )
     return ""
 
@@ -205,15 +250,14 @@ def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warning
     words = list(warnings)
     if key.shape == "unknown":
         words.append(
-            "the schedule is unknown: curves are taken as if LR stayed constant; give a learning_rate column or "
-            "decay_tokens"
+            "the schedule is unknown: curves are taken as if LR stayed constant; give a learning_rate column, or "
+            "decay_tokens (0 if LR never falls)"
         )
     curves = [_before_decay(run) for run in sound if not run.info.perturbation]
     twins = [_before_decay(run) for run in sound if run.info.perturbation]
     if key.shape == "falling":
         curves, twins = _of_one_length(curves, words), _of_one_length(twins, [])
-    curves, twins = _longest(curves), _longest(twins)
-    ends = [_end(run, loss) for run in sound if _has_ended(run) and not run.info.perturbation]
+    finished = [run for run in sound if run.info.status == "finished" and not run.info.perturbation]
     return Family(
         name,
         key.setup,
@@ -221,9 +265,9 @@ def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warning
         key.batch_size,
         key.sequence_length,
         key.shape,
-        tuple(curves),
-        tuple(twins),
-        _budgets(ends),
+        tuple(_longest(curves, loss)),
+        tuple(_longest(twins, loss)),
+        _budgets(_ends(finished, loss, words), loss, words),
         diverged,
         loss,
         tuple(words),
@@ -232,11 +276,26 @@ def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warning
 
 def _before_decay(run: Trajectory) -> Trajectory:
     """The run up to where its LR begins to fall; all of it where it falls nearly all the way."""
-    decay = run.info.decay_tokens
-    if isinstance(decay, str) or decay == 0 or _shape(run) == "falling":
+    if not _decays(run.info) or _shape(run) == "falling":
         return run
-    kept = run.tokens <= run.tokens[-1] - decay
+    kept = run.tokens <= _branch_tokens(run)
     return Trajectory({name: values[kept] for name, values in run.columns.items()}, run.info)
+
+
+def _branch_tokens(run: Trajectory) -> float:
+    """Where the final fall of LR begins; in a run that has not ended, the last row that has not fallen."""
+    decay = run.info.decay_tokens
+    assert isinstance(decay, int)
+    rate = run.columns.get("learning_rate")
+    if run.info.status == "finished" or rate is None:
+        return float(run.tokens[-1] - decay)
+    with np.errstate(invalid="ignore"):
+        high = np.flatnonzero(rate >= (1 - 1e-6) * np.nanmax(rate))
+    return float(run.tokens[high[-1]]) if len(high) else 0.0
+
+
+def _decays(info: RunInfo) -> bool:
+    return not isinstance(info.decay_tokens, str) and info.decay_tokens > 0
 
 
 def _of_one_length(runs: list[Trajectory], warnings: list[str]) -> list[Trajectory]:
@@ -247,51 +306,86 @@ def _of_one_length(runs: list[Trajectory], warnings: list[str]) -> list[Trajecto
     values, counts = np.unique(lengths, return_counts=True)
     length = values[counts == counts.max()][-1]
     if len(values) > 1:
-        warnings.append(f"LR falls over {len(values)} lengths: curves are those of {format_tokens(2.0**length)} tokens")
+        others = int((lengths != length).sum())
+        warnings.append(
+            f"runs whose LR falls all the way are compared at one length, {format_tokens(2.0**length)} tokens: "
+            f"the curves of {others} other{'' if others == 1 else 's'} are left out"
+        )
     return [run for run, one in zip(runs, lengths, strict=True) if one == length]
 
 
-def _longest(runs: Iterable[Trajectory]) -> list[Trajectory]:
+def _longest(runs: Iterable[Trajectory], loss: str) -> list[Trajectory]:
     """One run for each cell and seed."""
     best: dict[tuple[object, ...], Trajectory] = {}
-    for index, run in enumerate(runs):
-        info = run.info
-        seed = info.seed if info.seed != "unknown" else f"run {index}"
-        key = (info.learning_rate, info.weight_decay, seed, info.perturbation)
-        if len(run.tokens) and (key not in best or best[key].tokens[-1] < run.tokens[-1]):
-            best[key] = run
+    for run in runs:
+        if len(run.measured(loss)[0]):
+            key = (*lineage_of(run, loss), run.info.perturbation)
+            if key not in best or best[key].tokens[-1] < run.tokens[-1]:
+                best[key] = run
     return list(best.values())
 
 
-def _has_ended(run: Trajectory) -> bool:
-    return run.info.status == "finished"
+# What runs ended with
 
 
-def _end(run: Trajectory, loss: str) -> End:
-    curve_loss, final = run.last(loss), run.last(FINAL)
-    # A final evaluation counts only where the run ended with it: a trunk may have passed one.
-    at = run.measured(FINAL)[0]
-    is_final = loss == "val_loss" and len(at) and at[-1] == run.tokens[-1]
-    return End(run.info, int(run.tokens[-1]), final if is_final else curve_loss, curve_loss)
+def _ends(runs: Sequence[Trajectory], loss: str, warnings: list[str]) -> list[End]:
+    """The last loss of each run; one that was not evaluated near its end has none."""
+    ends, num_missing = [], 0
+    for run in runs:
+        at, values = run.measured(loss)
+        tokens, final_loss = int(at[-1]), float(values[-1])
+        # A final evaluation counts only where the run ended with it: a trunk may have passed one.
+        final_at, final = run.measured(FINAL) if loss == "val_loss" else (at[:0], values[:0])
+        if len(final_at) and final_at[-1] == run.tokens[-1]:
+            tokens, final_loss = int(final_at[-1]), float(final[-1])
+        decay = run.info.decay_tokens
+        near = SAME_DECAY * (int(run.tokens[-1]) if isinstance(decay, str) or not decay else decay)
+        if run.tokens[-1] - tokens > near:
+            num_missing += 1
+        else:
+            curve_loss = float(values[-1]) if tokens - at[-1] <= near else math.nan
+            ends.append(End(run.info, tokens, final_loss, curve_loss, run))
+    if num_missing:
+        names = "1 run has" if num_missing == 1 else f"{num_missing} runs have"
+        warnings.append(f"{names} no {loss} near the end: evaluate there")
+    return ends
 
 
-def _budgets(ends: Sequence[End]) -> tuple[Budget, ...]:
-    """Ends of one length together; where LR fell in some runs of that length, those alone."""
+def _budgets(ends: Sequence[End], loss: str, warnings: list[str]) -> tuple[Budget, ...]:
+    """Ends of one length together. Decayed and constant runs have different optima: one kind is taken for all lengths.
+
+    Decays, unless they are so few that runs at constant LR say more.
+    """
+    decayed, constant = ([end for end in ends if _decays(end.info) is kind] for kind in (True, False))
+    budgets, others = _grouped(decayed, loss, warnings), _grouped(constant, loss, [])
+    most, most_others = (max((len(one.ends) for one in group), default=0) for group in (budgets, others))
+    return budgets if 2 * most >= most_others and budgets else others
+
+
+def _grouped(ends: Sequence[End], loss: str, warnings: list[str]) -> tuple[Budget, ...]:
+    """Of each length the ends of the commonest decay; a run that is there twice counts once."""
     if not ends:
         return ()
-    decayed = [end for end in ends if end.info.decay_tokens not in (0, "unknown")] or list(ends)
-    lengths = same_up_to(np.log2([max(end.tokens, 1) for end in decayed]), SAME_LENGTH)
-    budgets = []
-    for length in np.unique(lengths):
-        here = [end for end, one in zip(decayed, lengths, strict=True) if one == length]
-        falls = [end.info.decay_tokens for end in here]
-        decay, _ = Counter(falls).most_common(1)[0]
+    lengths = same_up_to(np.log2([max(end.tokens, 1) for end in ends]), SAME_LENGTH)
+    groups: dict[float, list[End]] = {}
+    for end, length in zip(ends, lengths.tolist(), strict=True):
+        groups.setdefault(length, []).append(end)
+    budgets, num_left_out = [], 0
+    for _, here in sorted(groups.items()):
+        decay, _ = Counter(end.info.decay_tokens for end in here).most_common(1)[0]
         same = [end for end in here if _is_like(end.info.decay_tokens, decay)]
-        budgets.append(Budget(max(end.tokens for end in same), decay, tuple(same)))
+        num_left_out += len(here) - len(same)
+        distinct = {(*lineage_of(end.run, loss), end.tokens, end.loss): end for end in same}
+        budgets.append(Budget(max(end.tokens for end in same), decay, tuple(distinct.values())))
+    if num_left_out:
+        warnings.append(
+            f"{num_left_out} decays left out: their lengths are not the commonest one of their budget, and losses "
+            "after decays of different lengths are not compared"
+        )
     return tuple(budgets)
 
 
 def _is_like(decay: int | Unknown, other: int | Unknown) -> bool:
     if isinstance(decay, str) or isinstance(other, str):
         return decay == other
-    return abs(decay - other) <= 0.1 * max(decay, other)
+    return abs(decay - other) <= SAME_DECAY * max(decay, other)

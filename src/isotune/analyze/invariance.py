@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,7 @@ Verdict = Literal["LR", "ELR", "WD", "another", "neither", "undecided"]
 ALPHA = 0.05
 EQUIVALENCE_SHARE = 0.2
 PERMUTATIONS = 9999
+VALUES_AT_A_TIME = 1 << 20  # more cells do not take more memory
 MIN_DISTINCT_SHUFFLES = 40  # below, a permutation p-value could never be small
 MIN_CELLS = 6
 MIN_ANGLE_CELLS = 7  # four coefficients and an angle, and something left over
@@ -385,11 +387,12 @@ def _stratified_test(
     if num_shuffles < MIN_DISTINCT_SHUFFLES:
         return _line_test(within, within_columns, len(labels), num_shuffles)
     basis = _orthonormal(within_columns)
-    shuffled = _shuffles(stratum, num_shuffles, permutations, random_seed)
-    explained = ((within[shuffled] @ basis) ** 2).sum(axis=1)
-    observed = float(((within @ basis) ** 2).sum())
-    count = int((explained >= observed - 1e-10 * float(within @ within)).sum())
-    return _Test(count / len(shuffled) if num_shuffles <= permutations else (1 + count) / (1 + len(shuffled)))
+    least = float(((within @ basis) ** 2).sum()) - 1e-10 * float(within @ within)
+    count = total = 0
+    for shuffled in _shuffles(stratum, num_shuffles, permutations, random_seed):
+        count += int((((within[shuffled] @ basis) ** 2).sum(axis=1) >= least).sum())
+        total += len(shuffled)
+    return _Test(count / total if num_shuffles <= permutations else (1 + count) / (1 + total))
 
 
 def _centred(columns: np.ndarray, stratum: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -414,20 +417,26 @@ def _line_test(within: np.ndarray, columns: np.ndarray, num_strata: int, num_shu
     )
 
 
-def _shuffles(stratum: np.ndarray, num_shuffles: int, permutations: int, random_seed: int) -> np.ndarray:
-    """Rows of indices that move cells within their stratum only: all there are, or as many random ones."""
-    members = [np.flatnonzero(stratum == index) for index in range(int(stratum.max()) + 1)]
-    order = np.concatenate(members)
+def _shuffles(stratum: np.ndarray, num_shuffles: int, permutations: int, random_seed: int) -> Iterator[np.ndarray]:
+    """Rows of indices that move cells within their stratum only: all there are, or as many random ones, in parts."""
+    order = np.argsort(stratum, kind="stable")
+
+    def placed(moved: np.ndarray) -> np.ndarray:
+        indices = np.empty_like(moved)
+        indices[:, order] = moved
+        return indices
+
     if num_shuffles <= permutations:
+        members = [np.flatnonzero(stratum == index) for index in range(int(stratum.max()) + 1)]
         rows = [np.concatenate(row) for row in itertools.product(*(itertools.permutations(group) for group in members))]
-        moved = np.array(rows, dtype=int)
-    else:
-        keys = np.random.default_rng(random_seed).random((permutations, len(order)))
+        yield placed(np.array(rows, dtype=int))
+        return
+    rng = np.random.default_rng(random_seed)
+    part = max(1, VALUES_AT_A_TIME // len(order))
+    for begin in range(0, permutations, part):
+        keys = rng.random((min(part, permutations - begin), len(order)))
         keys += stratum[order]  # strata stay in their places
-        moved = order[np.argsort(keys, axis=1)]
-    indices = np.empty_like(moved)
-    indices[:, order] = moved
-    return indices
+        yield placed(order[np.argsort(keys, axis=1)])
 
 
 def _share(
@@ -460,8 +469,11 @@ def _share(
         return missing("too few neighbouring cells share an LR, a WD or an ELR")
     (a, a_noise), (c, c_noise) = strengths[0]
     noise_error = noise * math.sqrt(2 / freedom)
-    c_error = math.hypot(_jackknife_error(strengths[1:, 1, 0]), c_noise * noise_error)
-    if c - float(special.stdtrit(len(units) - 1, 0.975)) * c_error <= 0:
+    # Without a change across, c would scatter by this; whichever unit is left out, there must be more. A jackknife of c
+    # itself would be fooled by a change that is far larger at one end of the grid than at the other.
+    num_pairs = len(value) - len(np.unique(across[0]))
+    c_error = abs(c_noise) * noise * math.sqrt(2 / freedom + 3 / num_pairs)
+    if strengths[:, 1, 0].min() - float(special.stdtrit(len(units) - 1, 0.975)) * c_error <= 0:
         return missing("the change across is not told from 0")
     ratio = a / c
     error = math.hypot(
@@ -540,15 +552,23 @@ def _is_near(angle: Angle, degrees: float) -> bool:
 
 
 def _residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Residual sums of squares of the cubic in each direction, [weights x angles].
+    """Residual sums of squares of the cubic in each direction, [weights x angles]; a few angles at a time."""
+    part = max(1, VALUES_AT_A_TIME // len(x))
+    parts = [_residuals_at(x, y, z, angles[k : k + part], weights) for k in range(0, len(angles), part)]
+    return np.concatenate(parts, axis=1)
 
-    The normal equations hold nothing but sums of u^k and z u^k: one product of weights with all powers at all angles.
-    """
+
+def _residuals_at(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The normal equations hold nothing but sums of u^k and z u^k: one product of weights with all powers."""
     x, y, z = x - x.mean(), y - y.mean(), z - z.mean()
     theta = np.deg2rad(angles)
     u = np.outer(x, np.cos(theta)) + np.outer(y, np.sin(theta))
     u /= np.abs(u).max(axis=0) + 1e-300
-    powers = np.stack([u**k for k in range(7)] + [u**k * z[:, None] for k in range(4)])
+    powers = np.empty((11, *u.shape))
+    powers[0] = 1.0
+    for k in range(1, 7):
+        np.multiply(powers[k - 1], u, out=powers[k])
+    np.multiply(powers[:4], z[:, None], out=powers[7:])
     sums = np.matmul(weights, powers)  # [11 x weights x angles]
     matrix = [[sums[i + j] for j in range(4)] for i in range(4)]
     right = [sums[7 + i] for i in range(4)]

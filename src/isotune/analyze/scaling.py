@@ -10,8 +10,9 @@ decays      which predictor of a decayed loss is best, calibrated with whole ELR
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from scipy import special
 from isotune.analyze.curves import common_curves, effective_learning_rate
 from isotune.analyze.decay import Decay, PredictorComparison, compare_predictors, read_decay
 from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding
-from isotune.analyze.families import End, Family
+from isotune.analyze.distances import same_up_to
+from isotune.analyze.families import End, Family, lineage_of
 from isotune.analyze.laws import (
     PowerLaw,
     SaturatingPowerLaw,
@@ -34,6 +36,7 @@ from isotune.runs.trajectory import Trajectory
 
 MIN_BUDGETS = 3
 MIN_DECAYS = 6
+MIN_GROUPS = 3  # of ELR, to be left out in turn
 CURVE_START = 0.25  # of a run's tokens: before, the curve still depends on its warm-up
 
 Fitted = TypeVar("Fitted")
@@ -71,14 +74,14 @@ def fit_laws(diagnosis: Diagnosis, *, level: float = 0.9) -> Laws:
             reasons[name] = str(error)
             return None
 
-    curves = attempt("curves", lambda: _fit_curves(late, family.loss, level))
+    curves = attempt("curves", lambda: _fit_curves(family, late, level))
     elr = np.array([effective_learning_rate(run.info) for run in late])
 
     def floors() -> SaturatingPowerLaw:
         if curves is None:
-            raise InputError("there are no fitted curves")
+            raise InputError("no curves are fitted, of which they would be the floors")
         points["floors"] = elr, np.array([run.floor for run in curves.runs])
-        return fit_saturating_power_law(*points["floors"], groups=elr.round(15).tolist(), level=level)
+        return fit_saturating_power_law(*points["floors"], groups=same_up_to(np.log2(elr)).tolist(), level=level)
 
     def late_losses() -> SaturatingPowerLaw:
         points["late_losses"] = _late_means(diagnosis.stages[-1], late, family.loss, None)
@@ -129,19 +132,32 @@ def compare_decays(family: Family, *, level: float = 0.9) -> PredictorComparison
     decays = decays_of(family)
     if len(decays) < MIN_DECAYS:
         raise InputError(
-            f"{len(decays)} decays that branch off a longer run are too few: it takes {MIN_DECAYS}; branch decays off "
-            "trunks that go on for half a decay"
+            f"{len(decays)} decays of one length branch off a run that goes on for half a decay: it takes {MIN_DECAYS}"
         )
-    return compare_predictors(decays, level=level)
+    metered = [decay for decay in decays if math.isfinite(decay.trunk.scaled_noise)]
+    if len(metered) < MIN_DECAYS or len({decay.group for decay in metered}) < MIN_GROUPS:
+        return compare_predictors(decays, level=level)
+    comparison = compare_predictors(metered, level=level)
+    if len(metered) == len(decays):
+        return comparison
+    note = f"{len(decays) - len(metered)} of {len(decays)} decays left out: the noise of their trunks was not measured"
+    return replace(comparison, warnings=(*comparison.warnings, note))
 
 
 def decays_of(family: Family) -> list[Decay]:
-    """The decays of a family beside their trunks, where the trunk goes on far enough; grouped by ELR."""
-    trunks = {_cell_and_seed(run): run for run in family.curves}
+    """The decays of the commonest length beside their trunks, where these go on far enough; grouped by ELR.
+
+    One length: what a decay gains depends on it.
+    """
+    if family.shape != "constant":
+        return []
+    lengths = Counter(budget.decay_tokens for budget in family.budgets for _ in budget.ends)
+    usual = next((length for length, _ in lengths.most_common() if length not in (0, "unknown")), None)
+    trunks = {lineage_of(run, family.loss): run for run in family.curves}
     decays = []
     for budget in family.budgets:
-        for end in budget.ends:
-            trunk = trunks.get((end.info.learning_rate, end.info.weight_decay, end.info.seed))
+        for end in budget.ends if budget.decay_tokens == usual else ():
+            trunk = trunks.get(lineage_of(end.run, family.loss))
             found = _decay(end, trunk, family.loss) if trunk is not None else None
             if found is not None:
                 decays.append(found)
@@ -150,13 +166,15 @@ def decays_of(family: Family) -> list[Decay]:
 
 def _decay(end: End, trunk: Trajectory, loss: str) -> Decay | None:
     length = end.info.decay_tokens
-    if isinstance(length, str) or not length:
+    if isinstance(length, str) or not length or math.isnan(end.curve_loss):
         return None
+    if trunk.tokens[-1] < end.tokens - length / 2:
+        return None  # the trunk is the decay's own beginning
     try:
         return read_decay(
             trunk,
             branch_tokens=end.tokens - length,
-            decay_tokens=length,
+            decay_tokens=2 * _flow_tokens(end.run, length),
             decayed_loss=end.curve_loss,
             group=round(math.log2(effective_learning_rate(end.info)), 3),
             column=loss,
@@ -165,16 +183,27 @@ def _decay(end: End, trunk: Trajectory, loss: str) -> Decay | None:
         return None
 
 
-def _cell_and_seed(run: Trajectory) -> tuple[object, ...]:
-    return run.info.learning_rate, run.info.weight_decay, run.info.seed
+def _flow_tokens(run: Trajectory, length: int) -> float:
+    """How many tokens at full LR have the flow time of the decay: half its length if LR falls to 0 on a line."""
+    rate = run.columns.get("learning_rate")
+    begins = run.tokens[-1] - length
+    if rate is None:
+        return length / 2
+    rows = (run.tokens > begins) & ~np.isnan(rate)
+    tokens = np.concatenate([[begins], run.tokens[rows]])
+    share = np.concatenate([[1.0], rate[rows] / float(run.info.learning_rate)])
+    flow = float(np.sum(np.diff(tokens) * (share[1:] + share[:-1]) / 2))
+    return round(flow / length, 2) * length  # rows are sparse: decays of one shape shall be read at one place
 
 
-def _fit_curves(runs: Sequence[Trajectory], loss: str, level: float) -> TrainingCurves:
+def _fit_curves(family: Family, runs: Sequence[Trajectory], level: float) -> TrainingCurves:
+    if family.shape == "falling":
+        raise InputError("LR falls all the way: L0 + A (LR t)^-alpha is the law of a constant LR")
     if not runs:
         raise InputError("no runs with n above 3: their floors are not those of the late loss")
     times, losses, rates = [], [], []
     for run in runs:
-        at, values = run.measured(loss)
+        at, values = run.measured(family.loss)
         kept = at >= CURVE_START * at[-1]
         times.append(_steps(run, at[kept]))
         losses.append(values[kept])
@@ -183,10 +212,13 @@ def _fit_curves(runs: Sequence[Trajectory], loss: str, level: float) -> Training
 
 
 def _steps(run: Trajectory, tokens: np.ndarray) -> np.ndarray:
+    """The steps of these positions; without a column from the size of a step, which late runs have: n is made of it."""
     step = run.columns.get("step")
     if step is not None and not np.isnan(step.astype(float)).any():
         return np.interp(tokens, run.tokens, step)
-    return tokens.astype(float)
+    batch, length = run.info.batch_size, run.info.sequence_length
+    assert not isinstance(batch, str) and not isinstance(length, str)
+    return tokens / (batch * length)
 
 
 def _late_means(

@@ -6,6 +6,11 @@ Three neighbouring runs, two of equal LR and two of equal ELR, say at each momen
 
 c passes 0 from below where the invariance shifts. All such triples are fitted together, within two octaves of n around
 the shift: log2 t* = constant + a log2 LR + b log2 WD.
+
+Neighbouring triples share runs, so the errors of c are not independent. Those of runs are: intervals come from drawing
+every run anew around its smooth curve (run_noise.py), all triples of a draw together. Where the triples scatter more
+than these draws do, runs differ by something that stays with them from beginning to end (or t* is no power law); then
+as much of that is drawn as explains the scatter.
 """
 
 from __future__ import annotations
@@ -22,11 +27,15 @@ from scipy import special
 from isotune.analyze.curves import Curves, common_curves, log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.analyze.invariance import Angle, index_angle
+from isotune.analyze.run_noise import RunNoise, run_noise
 from isotune.runs.trajectory import Trajectory
 
 MIN_SHIFT_TRIANGLES = 6
 EXTREME_PART = 1 / 6  # of the points: where n is smallest and largest
 SHIFT_REACH = 2.0  # octaves around the shift that are fitted
+NUM_NOISE_DRAWS = 300
+LARGE_OFFSETS = 1.0  # variance of what stays with a run over that of the noise along it: above, a warning
+_CHUNK_VALUES = 1 << 14  # draws at a time that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,8 @@ def find_shift(
 
         c = b0 + b1 log2 LR + b2 log2 WD + b3 log2 t + (b4 s^2 + b5 s^3),  s = log2 t / t*;   c = 0 at t = t*
 
-    so t* ~ LR^(-b1/b3) WD^(-b2/b3), and likewise for n, with log2 n for all three. Standard errors allow for triples
-    that share runs. Undecided unless c is below 0 at small n and above 0 at large n.
+    so t* ~ LR^(-b1/b3) WD^(-b2/b3), and likewise for n, with log2 n for all three. Standard errors are those of drawing
+    the runs' errors anew. Undecided unless c is below 0 at small n and above 0 at large n.
     """
     curves = runs if isinstance(runs, Curves) else common_curves(runs, column)
     x, y = log2_settings(curves.infos)
@@ -117,7 +126,8 @@ def find_shift(
     if unseen:
         return _no_shift(level, angles, crossings, unseen)
     settings = np.array([[crossing.log2_lr, crossing.log2_wd] for crossing in crossings])
-    return _fit_shift(c, log_t, log_n, settings, shared, crossings, level, angles)
+    noise = run_noise(curves.tokens, curves.values)
+    return _fit_shift(c, log_t, log_n, settings, triangles, noise, crossings, level, angles)
 
 
 def _one_seed(x: np.ndarray, y: np.ndarray, curves: Curves) -> tuple[np.ndarray, np.ndarray, Curves]:
@@ -173,8 +183,8 @@ def _triangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _contrasts(values: np.ndarray, triangles: np.ndarray) -> np.ndarray:
-    """c of each triangle at each point."""
-    far, equal, third = (values[column] for column in triangles.T)
+    """c of each triangle at each point, for values [... x runs x points]."""
+    far, equal, third = (values[..., column, :] for column in triangles.T)
     at_equal_lr, at_equal_elr = (equal - third) ** 2, (equal - far) ** 2
     size = at_equal_lr + at_equal_elr
     return (at_equal_lr - at_equal_elr) / np.where(size > 0, size, 1.0)
@@ -242,7 +252,8 @@ def _fit_shift(
     log_t: np.ndarray,
     log_n: np.ndarray,
     settings: np.ndarray,
-    shared: np.ndarray,
+    triangles: np.ndarray,
+    noise: RunNoise,
     crossings: tuple[Crossing, ...],
     level: float,
     angles: tuple[WindowAngle, ...],
@@ -250,22 +261,24 @@ def _fit_shift(
     weights = np.gradient(log_t)
     centre = settings.mean(axis=0)
     first = np.array([_first_guess(c, log_n, weights)])
-    by_memory = _zero_of_plane(c, log_n, np.zeros((len(c), 0)), weights, shared, first)
+    by_memory = _zero_of_plane(c, log_n, np.zeros((len(c), 0)), weights, first)
     rows = np.column_stack([np.ones(len(c)), settings - centre])
     first = np.linalg.lstsq(rows, (log_t - log_n).mean(axis=1) + first[0], rcond=None)[0]
     clock = np.broadcast_to(log_t, c.shape)
-    by_setting = _zero_of_plane(c, clock, settings - centre, weights, shared, first)
+    by_setting = _zero_of_plane(c, clock, settings - centre, weights, first)
     if by_setting is None or by_memory is None:
         return _no_shift(
             level, angles, crossings, "the change is not bracketed: c does not rise through 0 in the window"
         )
-    quantile = float(special.stdtrit(max(len(np.unique(settings, axis=0)) - 3, 1), (1 + level) / 2))
+    (memory_errors, _), (setting_errors, offsets) = _standard_errors((by_memory, by_setting), c, triangles, noise)
+    # As if one run decided: its variance is known from its own points.
+    quantile = float(special.stdtrit(noise.num_free, (1 + level) / 2))
 
     def around(value: float, error: float) -> tuple[float, float, float]:
         return float(value), float(value - quantile * error), float(value + quantile * error)
 
-    n = PowerShift(*(2.0**value for value in around(by_memory[0][0], by_memory[1][0])))
-    lr, wd = (PowerShift(*around(by_setting[0][k], by_setting[1][k])) for k in (1, 2))
+    n = PowerShift(*(2.0**value for value in around(by_memory.zero[0], memory_errors[0])))
+    lr, wd = (PowerShift(*around(by_setting.zero[k], setting_errors[k])) for k in (1, 2))
     seen = np.array([crossing.memory_times for crossing in crossings if crossing.censored == "no"])
     quartiles = np.quantile(seen, [0.25, 0.75]) if len(seen) else (math.nan, math.nan)
     reasons = (
@@ -273,9 +286,15 @@ def _fit_shift(
         f"t* ~ LR^{lr.value:.2f} ({lr.low:.2f} to {lr.high:.2f}) WD^{wd.value:.2f} ({wd.low:.2f} to {wd.high:.2f})",
     )
     num_outside = len(crossings) - len(seen)
-    warnings = (f"{num_outside} of {len(crossings)} triples shift outside the window",) if num_outside else ()
+    warnings = []
+    if offsets > LARGE_OFFSETS:
+        warnings.append(
+            "triples scatter more than the noise along the runs explains: seeds differ, or t* is no power law"
+        )
+    if num_outside:
+        warnings.append(f"{num_outside} of {len(crossings)} triples shift outside the window")
     low, high = float(quartiles[0]), float(quartiles[1])
-    return Shift("shift", n, (low, high), lr, wd, level, crossings, angles, reasons, warnings)
+    return Shift("shift", n, (low, high), lr, wd, level, crossings, angles, reasons, tuple(warnings))
 
 
 def _first_guess(c: np.ndarray, log_n: np.ndarray, weights: np.ndarray) -> float:
@@ -285,18 +304,19 @@ def _first_guess(c: np.ndarray, log_n: np.ndarray, weights: np.ndarray) -> float
     return float(log_n.ravel()[order[int(np.argmin(sums))]])
 
 
-def _zero_of_plane(
-    c: np.ndarray,
-    clock: np.ndarray,
-    settings: np.ndarray,
-    weights: np.ndarray,
-    shared: np.ndarray,
-    first: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """(coefficients, standard errors) of the clock at which c passes 0, as a linear function of the settings.
+@dataclass(frozen=True)
+class _Zero:
+    """Where c passes 0, as a linear function of the settings, and what is linear in c around it."""
 
-    Least squares near the zero, until it stays where it is; None if it gets lost.
-    """
+    zero: np.ndarray  # [k]: constant, slopes
+    influence: np.ndarray  # how much each c moves them, [k x triangles * points]
+    leftover: np.ndarray  # from c to the triangles' mean residuals, [triangles x triangles * points]
+
+
+def _zero_of_plane(
+    c: np.ndarray, clock: np.ndarray, settings: np.ndarray, weights: np.ndarray, first: np.ndarray
+) -> _Zero | None:
+    """The clock at which c passes 0: least squares near the zero, until it stays where it is; None if it gets lost."""
     rows = np.column_stack([np.ones(len(c)), settings])  # [triangles x k]
     num_rows = rows.shape[1]
     tiled = np.broadcast_to(rows[:, None, :], (*c.shape, num_rows))
@@ -304,8 +324,7 @@ def _zero_of_plane(
     for _ in range(200):
         s = clock - (rows @ zero)[:, None]
         near = weights * np.maximum(0.0, 1 - np.abs(s) / SHIFT_REACH)
-        used = int((near.sum(axis=1) > 0).sum())
-        if used < MIN_SHIFT_TRIANGLES:
+        if int((near.sum(axis=1) > 0).sum()) < MIN_SHIFT_TRIANGLES:
             return None
         design = np.concatenate([tiled, s[..., None], s[..., None] ** 2, s[..., None] ** 3], axis=2)
         weighted = design * near[..., None]
@@ -320,13 +339,50 @@ def _zero_of_plane(
         zero = zero + step / 2  # half a step: points enter and leave as the zero moves
     if moved > 0.1:
         return None
-    # A triangle draws the fit towards itself: its scores are what they would be without it (CR3).
-    own = np.einsum("ptk,ptl->pkl", weighted, design)
+    # c bends away from its slope at 0, so b says less of a zero that is off than slope * distance, and least so of
+    # planes: what b would say of a plane that is off by 1 is the fit to row * dc/ds.
     inverse = np.linalg.pinv(matrix)
-    scores = np.einsum("ptk,pt->pk", weighted, c - design @ b)
-    scores = np.linalg.solve(np.eye(len(b)) - own @ inverse, scores[..., None])[..., 0]
-    bread = inverse[:num_rows] / b[num_rows]
-    variances = [np.diagonal(bread @ (scores.T @ middle @ scores) @ bread.T) for middle in (shared, np.eye(len(c)))]
-    # Runs, not triangles, are independent; half as many of them as triangles, more or less.
-    num_runs = max(used / 2, len(b) + 1.0)
-    return zero, np.sqrt(np.maximum(*variances) * num_runs / (num_runs - len(b) / 2))
+    slope = b[num_rows] + 2 * b[num_rows + 1] * s + 3 * b[num_rows + 2] * s**2
+    seen = inverse[:num_rows] @ np.einsum("ptk,pt,ptj->kj", weighted, slope, tiled)
+    spread = weighted.reshape(-1, len(b)).T  # [coefficients x triangles * points]
+    influence = -np.linalg.solve(seen, inverse[:num_rows] @ spread)
+    # Only scatter across the plane counts, so a triangle's mean is taken less the fit to all of them.
+    sums = near.sum(axis=1)
+    share = near / np.where(sums > 0, sums, 1.0)[:, None]
+    means = np.einsum("pq,pt->pqt", np.eye(len(c)), share).reshape(len(c), -1)
+    return _Zero(zero, influence, means - np.einsum("pt,ptk->pk", share, design) @ inverse @ spread)
+
+
+def _standard_errors(
+    zeros: tuple[_Zero, _Zero], c: np.ndarray, triangles: np.ndarray, noise: RunNoise
+) -> list[tuple[np.ndarray, float]]:
+    """Standard errors of each zero's coefficients, and the offsets of runs in units of their noise (variances).
+
+    Runs are drawn with their noise, and with offsets as large on top. Offsets count as much as the triangles' scatter
+    exceeds that of noise alone, over what such offsets add to it.
+    """
+    maps = np.concatenate([rows for one in zeros for rows in (one.influence, one.leftover)]).T
+    rng = np.random.default_rng(0)
+    step = max(1, _CHUNK_VALUES // len(maps))
+    with_noise, by_offsets = [], []
+    for begin in range(0, NUM_NOISE_DRAWS, step):
+        values = noise.draw(min(step, NUM_NOISE_DRAWS - begin), rng)
+        offsets = np.sqrt(noise.variances) * rng.standard_normal(values.shape[:2])
+        first = _contrasts(values, triangles).reshape(len(values), -1) @ maps
+        second = _contrasts(values + offsets[..., None], triangles).reshape(len(values), -1) @ maps
+        with_noise.append(first)
+        by_offsets.append(second - first)
+    drawn, added = np.concatenate(with_noise), np.concatenate(by_offsets)
+    measured = c.ravel() @ maps
+    found = []
+    begin = 0
+    for one in zeros:
+        middle = begin + len(one.influence)
+        end = middle + len(one.leftover)
+        expected, more = (float(part[:, middle:end].var(axis=0, ddof=1).sum()) for part in (drawn, added))
+        scatter = float((measured[middle:end] ** 2).sum())
+        size = max(0.0, scatter - expected) / more if more > 0 else 0.0
+        variances = drawn[:, begin:middle].var(axis=0, ddof=1) + size * added[:, begin:middle].var(axis=0, ddof=1)
+        found.append((np.sqrt(variances), size))
+        begin = end
+    return found

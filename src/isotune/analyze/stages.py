@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from isotune.analyze.curves import memory_times, warmup_end
+from isotune.analyze.families import cell_of
 from isotune.runs.trajectory import Trajectory
 
 Stage = Literal["early", "middle", "late"]
@@ -71,6 +72,11 @@ def find_stretch(stage: Stage, runs: Sequence[Trajectory], loss: str, through_ra
     return best
 
 
+def knows_memory_times(runs: Sequence[Trajectory]) -> bool:
+    """Whether n is known of any of these runs."""
+    return any(len(run.tokens) and not np.isnan(memory_times(run)).all() for run in runs)
+
+
 def _begin(run: Trajectory, at: np.ndarray) -> float:
     """The first evaluation after the warm-up."""
     begins = warmup_end(run)
@@ -83,5 +89,5 @@ def _at(positions: np.ndarray, run: Trajectory, through_ramps: bool) -> np.ndarr
 
 
 def _cell_numbers(runs: Sequence[Trajectory]) -> np.ndarray:
-    numbers: dict[tuple[object, object], int] = {}
-    return np.array([numbers.setdefault((r.info.learning_rate, r.info.weight_decay), len(numbers)) for r in runs])
+    numbers: dict[tuple[object, ...], int] = {}
+    return np.array([numbers.setdefault(cell_of(run.info), len(numbers)) for run in runs])

@@ -11,7 +11,7 @@ import click
 
 from isotune.analyze.advice import Advice, Setting, advise
 from isotune.analyze.decay import PredictorComparison
-from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding, diagnose
+from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding, degrees, diagnose
 from isotune.analyze.laws import PowerLaw, SaturatingPowerLaw
 from isotune.analyze.plain import plain
 from isotune.analyze.scaling import Laws, fit_laws
@@ -19,6 +19,7 @@ from isotune.cli.source import take_source, with_source
 from isotune.cli.terminal import make_table, print_table
 from isotune.integrations.importers import Imported
 from isotune.recipe import format_number, format_tokens
+from isotune.runs.trajectory import WeightDecayConvention
 
 LEVEL = click.option(
     "--level", default=0.9, show_default=True, type=click.FloatRange(0.5, 0.999), help="Probability of intervals."
@@ -92,6 +93,7 @@ def advise_command(
     if as_json:
         _print_json(imported, advice=advice)
         return
+    _print_source(imported)
     _print_advice(advice)
 
 
@@ -111,34 +113,37 @@ def _print_source(imported: Imported) -> None:
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:
     family = diagnosis.family
-    seeds = len({run.info.seed for run in family.curves})
     title = f"{family.name}" + (f" ({family.setup})" if family.setup and family.setup not in family.name else "")
-    click.echo(f"\n{click.style(title, bold=True)}: {_count(family.num_cells, 'cell')}, {_count(seeds, 'seed')}")
-    click.echo(f"  {_verdict(diagnosis)}")
-    _print_stages(diagnosis.stages)
-    if diagnosis.surfaces:
-        _print_surfaces(diagnosis.surfaces)
-    click.echo("Evidence")
-    _print_list(diagnosis.evidence)
+    counts = f"{_count(family.num_cells, 'cell')}, {_count(len(family.curves), 'curve')}"
+    click.echo(f"\n{click.style(title, bold=True)}: {counts}")
+    click.echo(click.wrap_text(_verdict(diagnosis), 110, "  ", "  "))
+    if any(finding.invariance is not None for finding in diagnosis.stages):
+        _print_stages(diagnosis.stages)
+    if any(finding.surface is not None for finding in diagnosis.surfaces):
+        _print_surfaces(diagnosis.surfaces, family.weight_decay_convention)
+    sentences = [sentence for sentence in diagnosis.evidence if sentence != diagnosis.reason]
+    if sentences:
+        click.echo("Evidence")
+        _print_list(sentences)
     if diagnosis.warnings:
         click.echo("Warnings")
         _print_list(diagnosis.warnings)
     run = diagnosis.next_run
     if run is not None:
-        seed = ", another seed" if run.seed == "another" else ""
-        settings = f"LR {format_number(run.learning_rate)}, WD {format_number(run.weight_decay)}{seed}"
-        click.echo(f"Next run\n  {settings}, {format_tokens(run.tokens)} tokens: {run.why}")
+        click.echo("Next run")
+        _print_list([f"{run.words(family.weight_decay_convention)}: {run.why}"])
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
     decided = [finding for finding in diagnosis.stages if finding.verdict != "undecided"]
-    words = "what the runs are invariant to is undecided"
+    words = f"what the runs are invariant to is undecided: {diagnosis.reason}"
     if decided:
         words = "; ".join(f"{finding.range}: {_invariant_words(finding.verdict)}" for finding in decided)
     if math.isnan(diagnosis.salient_direction):
         return words
     low, high = diagnosis.interval
-    return f"{words}; the loss changes most at {diagnosis.salient_direction:.0f} degrees [{low:.0f}, {high:.0f}]"
+    angle = f"{degrees(diagnosis.salient_direction)} degrees [{degrees(low)}, {degrees(high)}]"
+    return f"{words}; the final loss changes most at {angle} (0 is LR, 45 ELR, 90 WD)"
 
 
 def _invariant_words(verdict: str) -> str:
@@ -163,13 +168,16 @@ def _print_stages(stages: Sequence[StageFinding]) -> None:
             str(finding.invariance.num_cells),
             finding.verdict,
             *ratios,
-            "" if math.isnan(angle.degrees) else f"{angle.degrees:.0f} [{angle.low:.0f}, {angle.high:.0f}]",
+            ""
+            if math.isnan(angle.degrees)
+            else f"{degrees(angle.degrees)} [{degrees(angle.low)}, {degrees(angle.high)}]",
         )
     print_table(table)
 
 
-def _print_surfaces(surfaces: Sequence[SurfaceFinding]) -> None:
-    table = make_table("budget", "cells", "angle", "best LR", "best WD", "best ELR", "loss", "")
+def _print_surfaces(surfaces: Sequence[SurfaceFinding], convention: WeightDecayConvention) -> None:
+    names = ("best WD", "best ELR") if convention == "coupled" else ("coupled WD", "best WD")
+    table = make_table("budget", "cells", "angle", "best LR", *names, "loss", "")
     for finding in surfaces:
         surface = finding.surface
         if surface is None:
@@ -189,7 +197,7 @@ def _print_surfaces(surfaces: Sequence[SurfaceFinding]) -> None:
         table.add_row(
             format_tokens(finding.tokens),
             str(surface.num_cells),
-            f"{surface.active_direction:.0f} [{low:.0f}, {high:.0f}]",
+            f"{degrees(surface.active_direction)} [{degrees(low)}, {degrees(high)}]",
             *(["-"] * 3 if surface.is_censored else optimum),
             f"{surface.best_cell.loss:.4f}" if surface.is_censored else f"{surface.minimum_loss:.4f}",
             "at the edge" if surface.is_censored else "",
@@ -219,8 +227,10 @@ def _print_laws(laws: Laws) -> None:
     _print_list(rows)
     if laws.decays is not None:
         _print_decays(laws.decays)
+    same_reason: dict[str, list[str]] = {}
     for name, reason in laws.reasons.items():
-        click.echo(f"  no law of {name.replace('_', ' ')}: {reason}")
+        same_reason.setdefault(reason, []).append(name.replace("_", " "))
+    _print_list(f"no law of {', '.join(names)}: {reason}" for reason, names in same_reason.items())
 
 
 def _power(name: str, law: PowerLaw | None, beside: str = "") -> list[str]:
@@ -256,19 +266,18 @@ def _print_decays(comparison: PredictorComparison) -> None:
             "" if math.isnan(low) else f"{low:.2f} to {high:.2f}",
         )
     print_table(table)
+    _print_list(comparison.warnings)
 
 
 # Advice
 
 
 def _print_advice(advice: Advice) -> None:
-    click.echo(
-        click.style(
-            f"LR {format_number(advice.learning_rate.value)}, WD {format_number(advice.weight_decay.value)} for "
-            f"{format_tokens(advice.tokens)} tokens at batch size {advice.batch_size}",
-            bold=True,
-        )
-    )
+    is_independent = advice.weight_decay_convention == "independent"
+    wd = advice.effective_learning_rate if is_independent else advice.weight_decay
+    settings = f"LR {format_number(advice.learning_rate.value)}, WD {format_number(wd.value)}"
+    place = f"{format_tokens(advice.tokens)} tokens, {advice.family}"
+    click.echo(click.style(f"{settings} ({advice.weight_decay_convention}) for {place}", bold=True))
     table = make_table("", "best", "interval")
     for name, setting in (
         ("LR", advice.learning_rate),
@@ -282,15 +291,17 @@ def _print_advice(advice: Advice) -> None:
     click.echo(f"by {advice.basis}" + _far(advice))
     if not math.isnan(advice.memory_times):
         click.echo(f"n at the end: {advice.memory_times:.2g}")
+    sentences = []
     if advice.forecast is not None:
-        click.echo(f"direction that matters there: {advice.forecast.direction}: {advice.forecast.reason}")
-    click.echo(f"as good: {advice.flat_set}")
+        sentences.append(f"direction that matters there: {advice.forecast.direction}: {advice.forecast.reason}")
+    sentences.append(f"as good: {advice.flat_set}")
     if advice.batch_schedule is not None:
         schedule = advice.batch_schedule
         words = "; ".join(schedule.reasons) if schedule.refused else f"{schedule.text} ({'; '.join(schedule.reasons)})"
-        click.echo(f"batch: {words}")
+        sentences.append(f"batch: {words}")
     if advice.square_root is not None:
-        click.echo(f"square-root rule: {advice.square_root.verdict}: {advice.square_root.reason}")
+        sentences.append(f"square-root rule: {advice.square_root.verdict}: {advice.square_root.reason}")
+    _print_list(sentences)
     click.echo("To paste")
     for library, line in advice.lines.items():
         click.echo(f"  {library}: {line}")

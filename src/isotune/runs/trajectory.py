@@ -28,6 +28,7 @@ class RunInfo:
     setup: str = ""  # what else sets runs apart (model, corpus, optimizer), in words; runs of one setup are compared
     history: str = ""  # what the run did before its main phase, warm-up aside: "batch 4 until 1.05M"
     decay_tokens: int | Unknown = "unknown"  # the length of the final fall of LR; 0: LR never fell
+    has_plateau: bool | Unknown = "unknown"  # whether LR was constant for a while; not so in a cosine schedule
     num_parameters: int | Unknown = "unknown"
     perturbation: float = 0.0  # of the init: a run and its perturbed twin differ in nothing else
 

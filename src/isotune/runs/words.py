@@ -36,6 +36,7 @@ def run_info(recipe: Recipe, status: Status, source: str) -> RunInfo:
         setup=describe_setup(recipe.setup),
         history=describe_history(recipe),
         decay_tokens=falling_tokens(recipe),
+        has_plateau=any(phase.is_constant for phase in recipe.phases),
         num_parameters=recipe.setup.model.num_parameters,
         perturbation=recipe.setup.init.perturbation,
     )
