@@ -137,12 +137,12 @@ class CommandObjective:
         """What a command that has ended leaves behind."""
         tokens, loss = _last_loss(Path(self.metrics.format(out=run.out)), self.loss)
         status: Ending = "failed"
-        if math.isnan(tokens):
-            reason = f"no {self.loss} in {self.metrics.format(out=run.out)}"
-        elif not math.isfinite(loss):
+        if not math.isnan(tokens) and not math.isfinite(loss):
             status, reason = "diverged", ""
         elif return_code:
             reason = f"exit code {return_code}"
+        elif math.isnan(tokens):
+            reason = f"no {self.loss} in {self.metrics.format(out=run.out)}"
         elif tokens < REACHED * run.question.tokens:
             reason = f"its metrics end at {tokens:.0f} of {run.question.tokens} tokens"
         else:

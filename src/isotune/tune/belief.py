@@ -30,7 +30,7 @@ from scipy import linalg
 
 # Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano, small batch.
 CURVATURE = 0.008  # per octave^2 of LR
-DRIFT, DRIFT_DEVIATION = -0.35, 0.2  # octaves of the best LR per octave of budget
+DRIFT, DRIFT_DEVIATION = -0.25, 0.25  # octaves of the best LR per octave of budget: nano has -.4, the paper about 0
 DEPARTURE = 0.004
 GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.002  # of a loss: seed and evaluation

@@ -61,10 +61,10 @@ class Space:
                 raise InputError(f"{name}={show((low, high))} must be a low and a high end: write 2^-12..2^-7")
             settle(self, name, (low, high))
         settle(self, "octaves", require_positive("octaves", self.octaves))
-        if len(self.cells) > MAX_CELLS:
-            raise InputError(
-                f"the space has {len(self.cells)} cells: narrow it, or take a larger step than {self.octaves}"
-            )
+        spans = [math.log2(high / low) / self.octaves + 1 for low, high in (self.learning_rate, self.weight_decay)]
+        count = len(self.only) or spans[0] * spans[1]
+        if count > MAX_CELLS:
+            raise InputError(f"the space has {count:.0f} cells: narrow it, or take a larger step than {self.octaves}")
 
     @cached_property
     def cells(self) -> np.ndarray:

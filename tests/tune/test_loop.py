@@ -1,0 +1,105 @@
+"""The loop: limits, interruptions, and a tuning that is killed and started again."""
+
+import math
+
+import pytest
+from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
+
+from isotune.errors import InputError
+from isotune.objectives.function import FunctionObjective
+from isotune.objectives.journal import Journal
+from isotune.tune import Goal, Limits, Space, tune
+
+CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
+GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it."""
+
+
+def test_it_ends_when_the_regret_is_small_enough():
+    objective = FunctionObjective(nano_like)
+    tuned = tune(objective, GOAL)
+    assert tuned.stopped == "good enough" and tuned.recommendation.regret <= GOAL.tolerance
+    assert tuned.spent_tokens == sum(answer.question.tokens for answer in objective.answers())
+    assert tuned.grid_tokens == len(CELLS) * TOKENS
+    losses = [nano_like(lr, wd, TOKENS) for lr, wd in CELLS]
+    best = tuned.recommendation
+    assert nano_like(best.learning_rate, best.weight_decay, TOKENS) <= 1.0025 * min(losses)
+
+
+def test_killed_anywhere_it_asks_what_it_would_have_asked(tmp_path):
+    whole = FunctionObjective(nano_like)
+    tune(whole, GOAL)
+    asked = [entry.question for entry in whole.entries]
+    for killed_at in range(1, len(asked)):
+        journal = tmp_path / f"{killed_at}.jsonl"
+        with pytest.raises(Killed):
+            tune(FunctionObjective(killed_after(killed_at), journal), GOAL)
+        continued = FunctionObjective(nano_like, journal)
+        tune(continued, GOAL)
+        assert [entry.question for entry in continued.entries] == asked
+
+
+def killed_after(num_calls):
+    calls = []
+
+    def train(**settings):
+        if len(calls) == num_calls:
+            raise Killed
+        calls.append(settings)
+        return nano_like(**settings)
+
+    return train
+
+
+def test_a_torn_last_line_is_dropped_and_damage_elsewhere_is_said(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    objective = FunctionObjective(nano_like, path)
+    tune(objective, GOAL, limits=Limits(max_tokens=TOKENS))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + lines[0][:30])
+    again = Journal(path)
+    assert len(again.entries) == len(lines)
+    again.add(again.entries[0])
+    assert len(Journal(path).entries) == len(lines) + 1
+    path.write_text("nonsense\n" + "".join(lines))
+    with pytest.raises(InputError, match="line 1"):
+        Journal(path)
+
+
+def test_limits_hold():
+    tuned = tune(FunctionObjective(nano_like), GOAL, limits=Limits(max_tokens=TOKENS // 2))
+    assert tuned.stopped == "max_tokens" and tuned.spent_tokens <= TOKENS // 2
+    clock = iter(range(0, 10**6, 3600))
+    tuned = tune(FunctionObjective(nano_like), GOAL, limits=Limits(max_hours=2.5), clock=lambda: float(next(clock)))
+    assert tuned.stopped == "max_hours" and tuned.num_rounds == 2
+    tuned = tune(FunctionObjective(nano_like), GOAL, should_stop=lambda: True)
+    assert tuned.stopped == "interrupted" and tuned.num_rounds == 0
+
+
+def test_failures_are_left_out_and_divergence_is_learned_from():
+    def train(learning_rate, weight_decay, tokens, seed):
+        if learning_rate > 2.0**-9:
+            return math.nan
+        if weight_decay == 2.0**-5:
+            raise RuntimeError("out of memory")
+        return nano_like(learning_rate, weight_decay, tokens)
+
+    objective = FunctionObjective(train)
+    tuned = tune(objective, GOAL)
+    assert tuned.stopped == "good enough"
+    statuses = {entry.status for entry in objective.entries}
+    assert statuses == {"finished", "diverged", "failed"} or "failed" in statuses
+    failed = [entry for entry in objective.entries if entry.status == "failed"]
+    assert all("out of memory" in entry.reason for entry in failed)
+    assert len({entry.question for entry in failed}) == len(failed), "none is asked again"
+    assert set(tuned.unanswered) == {entry.question for entry in failed}
+
+
+def test_where_nothing_answers_it_gives_up():
+    def train(**settings):
+        raise RuntimeError("no such device")
+
+    assert tune(FunctionObjective(train), GOAL).stopped == "no answers"

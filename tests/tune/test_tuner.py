@@ -1,0 +1,166 @@
+"""What is asked next: a pure function, the knowledge gradient by brute force, and what it must never do."""
+
+import math
+
+import numpy as np
+import pytest
+from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
+
+from isotune.errors import InputError
+from isotune.tune import Answer, Goal, Question, Space, make_rungs, recommend_now, suggest
+from isotune.tune.belief import NOISE
+from isotune.tune.tuner import believe_answers, expected_gains
+
+CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
+GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
+
+
+def ask(surface, lr, wd, tokens=TOKENS):
+    return Answer(Question(2.0**lr, 2.0**wd, tokens), surface(2.0**lr, 2.0**wd, tokens))
+
+
+def play(surface, goal=GOAL, most=60):
+    """(answers, suggestions) until the tuner is done."""
+    answers, suggestions = [], []
+    while len(answers) < most:
+        suggestion = suggest(goal, answers)
+        suggestions.append(suggestion)
+        if suggestion.is_done and answers:
+            break
+        question = suggestion.questions[0]
+        loss = surface(question.learning_rate, question.weight_decay, question.tokens)
+        answers.append(Answer(question, loss, "finished" if math.isfinite(loss) else "diverged"))
+    return answers, suggestions
+
+
+def regret(surface, goal, recommendation):
+    losses = [surface(lr, wd, goal.tokens) for lr, wd in (2.0**goal.space.cells).tolist()]
+    return surface(recommendation.learning_rate, recommendation.weight_decay, goal.tokens) / min(losses) - 1
+
+
+def test_it_finds_the_best_cell_for_a_twentieth_of_the_grid():
+    answers, suggestions = play(nano_like)
+    assert suggestions[-1].is_done
+    assert regret(nano_like, GOAL, suggestions[-1].recommendation) <= GOAL.tolerance
+    spent = sum(answer.question.tokens for answer in answers)  # nothing shared
+    assert spent < 0.08 * len(CELLS) * TOKENS
+
+
+def test_it_finds_the_best_cell_where_its_prior_is_wrong():
+    _, suggestions = play(round_bowl)
+    assert regret(round_bowl, GOAL, suggestions[-1].recommendation) <= 2 * GOAL.tolerance
+    assert suggestions[-1].recommendation.invariance_weight < 0.5, "evidence against the invariance was taken in"
+
+
+def test_it_is_a_pure_function_of_what_is_known_in_any_order():
+    answers, _ = play(nano_like, most=6)
+    first = suggest(GOAL, answers, count=2)
+    again = suggest(GOAL, answers[::-1], count=2)
+    assert first.questions == again.questions
+    assert first.recommendation.regret == pytest.approx(again.recommendation.regret, rel=1e-6)
+
+
+def test_expected_gains_agree_with_brute_force():
+    answers, _ = play(nano_like, most=4)
+    cells = GOAL.space.cells[::5]
+    targets, asked = GOAL.points(cells, TOKENS), GOAL.points(cells[2:5], TOKENS // 4)
+    posterior = believe_answers(GOAL, answers).at(np.vstack([targets, asked]))
+    gains = expected_gains(posterior, len(targets))
+    rng = np.random.default_rng(0)
+    mean, every = posterior.mean, slice(None)
+    covariance = posterior.covariance(every, every)
+    for index in range(len(asked)):
+        column = covariance[: len(targets), len(targets) + index]
+        deviation = math.hypot(posterior.deviation[len(targets) + index], NOISE)
+        node = rng.standard_normal(100_000)
+        moved = mean[: len(targets)] + np.outer(np.concatenate([node, -node]), column / deviation)
+        assert gains[index] == pytest.approx(mean[: len(targets)].min() - moved.min(axis=1).mean(), rel=0.03, abs=1e-5)
+
+
+def test_nothing_is_asked_twice_and_what_is_pending_counts_as_asked():
+    answers, _ = play(nano_like, most=5)
+    asked = {answer.question for answer in answers}
+    first = suggest(GOAL, answers, count=3)
+    assert len(set(first.questions)) == 3 and not asked & set(first.questions)
+    others = suggest(GOAL, answers, count=3, pending=first.questions)
+    assert not set(first.questions) & set(others.questions)
+    assert suggest(GOAL, answers, leave_out=first.questions[:1]).questions[0] != first.questions[0]
+
+
+def test_cheap_questions_come_first_and_prices_decide():
+    first = suggest(GOAL, []).questions[0]
+    assert first.tokens == min(GOAL.rungs)
+    answers = [ask(nano_like, -10, -6, first.tokens), ask(nano_like, -8, -6, first.tokens)]
+    second = suggest(GOAL, answers).questions[0]
+    dear = suggest(GOAL, answers, lambda questions: [10**9 if q == second else q.tokens for q in questions])
+    assert dear.questions[0] != second
+    cheap = suggest(GOAL, answers, lambda questions: [1 if q == second else 10**9 for q in questions])
+    assert cheap.questions[0] == second
+
+
+def test_a_learning_rate_that_diverged_is_not_asked_again_at_that_length_or_above():
+    diverged = Answer(Question(2.0**-8, 2.0**-4, TOKENS // 8), math.nan, "diverged")
+    answers = [diverged, ask(nano_like, -10, -6, TOKENS // 8)]
+    for _ in range(12):
+        question = suggest(GOAL, answers).questions[0]
+        assert question.learning_rate < 2.0**-8 or question.tokens < TOKENS // 8
+        answers.append(Answer(question, nano_like(question.learning_rate, question.weight_decay, question.tokens)))
+
+
+def test_all_runs_diverged_is_no_dead_end():
+    answers = [Answer(Question(2.0**-9, 2.0**-4, TOKENS // 8), math.nan, "diverged")]
+    suggestion = suggest(GOAL, answers)
+    assert suggestion.questions and suggestion.questions[0].learning_rate < 2.0**-9
+
+
+def test_without_n_it_works_with_less():
+    goal = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072)
+    _, suggestions = play(nano_like, goal)
+    assert math.isnan(suggestions[-1].recommendation.invariance_weight)
+    assert regret(nano_like, goal, suggestions[-1].recommendation) <= 0.01
+
+
+def test_more_seeds_make_a_recommendation_surer():
+    noisy = [ask(nano_like, lr, wd) for lr in range(-12, -6) for wd in (-8, -5, -2)]
+    more = noisy + [
+        Answer(Question(*answer_settings(one), TOKENS, seed), one.loss) for one in noisy for seed in (1, 2, 3)
+    ]
+    widths = [high - low for low, high in (recommend_now(GOAL, known).loss_interval for known in (more, noisy))]
+    assert widths[0] < 0.7 * widths[1]
+
+
+def answer_settings(answer):
+    return answer.question.learning_rate, answer.question.weight_decay
+
+
+def test_when_everything_is_known_nothing_is_asked():
+    goal = Goal(tokens=TOKENS, space=Space(only=CELLS[:2]), rungs=(TOKENS,), tokens_per_step=TOKENS_PER_STEP)
+    answers = [ask(nano_like, math.log2(lr), math.log2(wd)) for lr, wd in CELLS[:2]]
+    suggestion = suggest(goal, answers)
+    assert not suggestion.questions
+    assert suggestion.recommendation.loss == pytest.approx(min(answer.loss for answer in answers), rel=0.01)
+
+
+def test_a_space_is_a_lattice_with_both_ends():
+    cells = 2.0 ** Space(learning_rate=(2.0**-10, 3e-3), weight_decay=(0.1, 0.1), octaves=1.0).cells
+    assert cells[:, 0] == pytest.approx([2.0**-10, 2.0**-9, 3e-3]) and set(cells[:, 1].round(9)) == {0.1}
+
+
+def test_rungs_are_octaves_that_hold_two_decays():
+    assert make_rungs(1000, 100) == (250, 500, 1000)
+    assert make_rungs(1000, 900) == (1000,)
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: Space(learning_rate=(1e-3, 1e-4)), "low and a high"),
+        (lambda: Space(learning_rate=(0.0, 1e-4)), "learning_rate"),
+        (lambda: Space(octaves=1e-4), "cells"),
+        (lambda: Goal(tokens=0), "tokens"),
+        (lambda: Goal(tokens=10, tolerance=0.0), "tolerance"),
+    ],
+)
+def test_mistakes_are_sentences(make, word):
+    with pytest.raises(InputError, match=word):
+        make()
