@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +15,18 @@ from isotune.cli.execution import evaluation_of, importing_torch, make_execution
 from isotune.cli.options import load_recipe
 from isotune.cli.terminal import StatusLine, format_seconds
 from isotune.errors import InputError
-from isotune.recipe import Recipe, format_number, format_tokens, parse_number, parse_tokens
+from isotune.recipe import format_number, format_tokens, parse_number, parse_tokens
 
 if TYPE_CHECKING:
     from isotune.sweep.driver import Progress
-    from isotune.tune.loop import Round, Tuned
-    from isotune.tune.questions import Goal
+    from isotune.tune import Goal, Objective, Round, Space, Tuned
 
 DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS = "2^-13..2^-6", "2^-8..1"
 DEFAULT_RUNS = 10  # the price limit, in runs of the full budget
 
 
 @click.command()
-@click.argument("recipe_name", metavar="RECIPE")
+@click.argument("recipe_name", metavar="[RECIPE]", required=False)
 @click.option("--lr", "learning_rates", default=DEFAULT_LEARNING_RATES, show_default=True, help="Range of LR.")
 @click.option("--wd", "weight_decays", default=DEFAULT_WEIGHT_DECAYS, show_default=True, help="Range of coupled WD.")
 @click.option("--octaves", default=0.5, show_default=True, help="Between neighbouring settings.")
@@ -36,58 +37,129 @@ DEFAULT_RUNS = 10  # the price limit, in runs of the full budget
 @click.option("--max-tokens", help=f"Train no more than this [default: {DEFAULT_RUNS} runs of the budget].")
 @click.option("--max-hours", type=float, help="Begin no round after this many hours.")
 @click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/tune-<recipe>].")
-@click.option("--workers", type=int, help="Processes on this machine [default: one per core, or per GPU].")
+@click.option("--workers", type=int, help="Runs at once [default: one per core or per GPU; with --command 1].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the result.")
+@click.option("--command", help="Tune this command instead of a recipe: see below.")
+@click.option("--metrics", help='Where the command writes its metrics, such as "{out}/metrics.jsonl".')
+@click.option(
+    "--wd-convention",
+    type=click.Choice(["coupled", "independent"]),
+    help="What WD means to the command. coupled: w *= 1 - LR*WD (PyTorch's AdamW); independent: w *= 1 - WD.",
+)
+@click.option(
+    "--tokens-per-step", type=int, help="Batch size x sequence length of the command; without it n is unknown."
+)
+@click.option("--loss", default="val_loss", show_default=True, help="The command's loss, by its name in the metrics.")
+@click.option("--timeout-hours", type=float, help="Kill a run of the command after so long.")
 @with_execution
-def tune(recipe_name: str, study: Path | None, as_json: bool, quiet: bool, **arguments: Any) -> None:
+def tune(recipe_name: str | None, study: Path | None, as_json: bool, quiet: bool, **arguments: Any) -> None:
     """Find the LR and WD of RECIPE that give the lowest loss after its decay.
 
     Everything that is trained lies in the study: repeat the command after a kill, or with a smaller --tolerance, and
     only what is missing is trained.
+
+    Any other trainer: --command "python train.py --lr {learning_rate} --wd {weight_decay} --max-tokens {tokens} --out
+    {out}" --metrics "{out}/metrics.jsonl" --wd-convention coupled --tokens 10B. Its metrics are JSON lines with
+    `tokens` and `val_loss`; {seed}, and {resume} (the {out} of a shorter run with the same settings), are optional.
     """
-    recipe = _recipe(recipe_name, arguments["tokens"])
-    execution = make_execution(arguments)
-    with importing_torch(arguments["threads"]):
-        from isotune.objectives.trainer import TrainerObjective
-        from isotune.sweep.run import num_cores
-    from isotune.tune import loop
-    from isotune.tune.questions import Space
+    from isotune.tune import Limits, Space
+    from isotune.tune import tune as run_tuning
 
     space = Space(
         learning_rate=_range("--lr", arguments["learning_rates"]),
         weight_decay=_range("--wd", arguments["weight_decays"]),
         octaves=arguments["octaves"],
     )
-    limits = loop.Limits(max_tokens=_max_tokens(arguments["max_tokens"], recipe), max_hours=arguments["max_hours"])
     stop = stop_on_signals()
-    folder = study or Path("studies") / f"tune-{Path(recipe_name).stem}"
-    with StatusLine(quiet=quiet) as line:
-        objective = TrainerObjective(
-            recipe,
-            folder,
-            num_parallel=arguments["workers"] or max(1, num_cores() // execution.threads),
-            execution=execution,
-            evaluation=evaluation_of(arguments),
-            on_progress=_shower(line),
+    with contextlib.ExitStack() as stack:
+        line = stack.enter_context(StatusLine(quiet=quiet))
+        make = _of_recipe if arguments["command"] is None else _of_command
+        tuning = make(recipe_name, study, space, stop, line, arguments)
+        stack.enter_context(contextlib.closing(tuning))
+        limits = Limits(
+            max_tokens=_max_tokens(arguments["max_tokens"], tuning.goal.tokens), max_hours=arguments["max_hours"]
+        )
+        if not quiet:
+            click.echo(_price(tuning.goal, limits.max_tokens, tuning.folder), err=True)
+        tuned = run_tuning(
+            tuning.objective,
+            tuning.goal,
+            limits=limits,
+            on_round=(lambda round: None) if quiet else _show_round(),
             should_stop=lambda: bool(stop),
         )
-        goal = objective.goal(space, tolerance=arguments["tolerance"] / 100)
-        if not quiet:
-            click.echo(_price(goal, limits.max_tokens, folder), err=True)
-        with objective:
-            tuned = loop.tune(
-                objective,
-                goal,
-                limits=limits,
-                on_round=(lambda round: None) if quiet else _show_round(goal),
-                should_stop=lambda: bool(stop),
-            )
-    click.echo(json.dumps(_facts(tuned, goal), indent=1) if as_json else _result(tuned, goal, recipe_name, folder))
+    click.echo(json.dumps(_facts(tuned, tuning.goal), indent=1) if as_json else _result(tuned, tuning))
 
 
-def _recipe(name: str, tokens: str | None) -> Recipe:
-    return load_recipe(name, {"tokens": tokens} if tokens else {})
+@dataclass(frozen=True)
+class _Tuning:
+    """What is tuned, for what, and what to do with the result."""
+
+    objective: Objective
+    goal: Goal
+    folder: Path
+    next_step: str  # with {lr} and {wd}
+    close: Callable[[], None] = lambda: None
+
+
+def _of_recipe(
+    name: str | None, study: Path | None, space: Space, stop: list[int], line: StatusLine, arguments: dict[str, Any]
+) -> _Tuning:
+    if name is None:
+        raise InputError("nothing to tune: give a recipe, such as nano-wsd, or --command")
+    for option in ("metrics", "wd_convention", "timeout_hours", "tokens_per_step"):
+        if arguments[option] is not None:
+            raise InputError(f"--{option.replace('_', '-')} belongs to --command: a recipe knows it")
+    recipe = load_recipe(name, {"tokens": arguments["tokens"]} if arguments["tokens"] else {})
+    execution = make_execution(arguments)
+    with importing_torch(arguments["threads"]):
+        from isotune.objectives.trainer import TrainerObjective
+        from isotune.sweep.run import num_cores
+    folder = study or Path("studies") / f"tune-{Path(name).stem}"
+    objective = TrainerObjective(
+        recipe,
+        folder,
+        num_parallel=arguments["workers"] or max(1, num_cores() // execution.threads),
+        execution=execution,
+        evaluation=evaluation_of(arguments),
+        on_progress=_shower(line),
+        should_stop=lambda: bool(stop),
+    )
+    goal = objective.goal(space, tolerance=arguments["tolerance"] / 100)
+    step = f"isotune train {name} --lr {{lr}} --wd {{wd}}, or isotune diagnose {folder}"
+    return _Tuning(objective, goal, folder, step, objective.close)
+
+
+def _of_command(
+    name: str | None, study: Path | None, space: Space, stop: list[int], line: StatusLine, arguments: dict[str, Any]
+) -> _Tuning:
+    from isotune.objectives.command import CommandObjective
+    from isotune.tune import Goal
+
+    if name is not None:
+        raise InputError(f"both the recipe {name} and --command: give one of them")
+    for option in ("metrics", "wd_convention", "tokens"):
+        if arguments[option] is None:
+            raise InputError(f"--command needs --{option.replace('_', '-')}: see `isotune tune --help`")
+    folder = study or Path("studies") / "tune-command"
+    objective = CommandObjective(
+        arguments["command"],
+        folder,
+        metrics=arguments["metrics"],
+        weight_decay_convention=arguments["wd_convention"],
+        num_parallel=arguments["workers"] or 1,
+        timeout_hours=arguments["timeout_hours"],
+        loss=arguments["loss"],
+        should_stop=lambda: bool(stop),
+    )
+    goal = Goal(
+        tokens=parse_tokens("--tokens", arguments["tokens"]),
+        space=space,
+        tokens_per_step=arguments["tokens_per_step"],
+        tolerance=arguments["tolerance"] / 100,
+    )
+    return _Tuning(objective, goal, folder, f"train with LR {{lr}} and coupled WD {{wd}}; all runs lie in {folder}")
 
 
 def _range(option: str, text: str) -> tuple[float, float]:
@@ -97,8 +169,8 @@ def _range(option: str, text: str) -> tuple[float, float]:
     return parse_number(option, low), parse_number(option, high)
 
 
-def _max_tokens(text: str | None, recipe: Recipe) -> int:
-    return DEFAULT_RUNS * recipe.tokens if text is None else parse_tokens("--max-tokens", text)
+def _max_tokens(text: str | None, budget: int) -> int:
+    return DEFAULT_RUNS * budget if text is None else parse_tokens("--max-tokens", text)
 
 
 # What a person sees
@@ -116,12 +188,11 @@ def _price(goal: Goal, max_tokens: int | None, folder: Path) -> str:
     )
 
 
-def _show_round(goal: Goal) -> Callable[[Round], None]:
+def _show_round() -> Callable[[Round], None]:
     def show(round: Round) -> None:
         best = round.suggestion.recommendation
-        if round.number > 1 or round.suggestion.recommendation.loss_interval[0] > 0:
-            known = f"best guess LR {format_number(best.learning_rate)}, WD {format_number(best.weight_decay)}"
-            click.echo(f"round {round.number}: {known}, expected regret {100 * best.regret:.2g} %", err=True)
+        known = f"best guess LR {format_number(best.learning_rate)}, WD {format_number(best.weight_decay)}"
+        click.echo(f"round {round.number}: {known}, expected regret {100 * best.regret:.2g} %", err=True)
         for question, reason, price in zip(
             round.suggestion.questions, round.suggestion.reasons, round.prices, strict=True
         ):
@@ -143,8 +214,8 @@ def _shower(line: StatusLine) -> Callable[[Progress], None]:
     return show
 
 
-def _result(tuned: Tuned, goal: Goal, recipe: str, folder: Path) -> str:
-    best = tuned.recommendation
+def _result(tuned: Tuned, tuning: _Tuning) -> str:
+    best, goal = tuned.recommendation, tuning.goal
     lr, wd = format_number(best.learning_rate), format_number(best.weight_decay)
     low, high = best.loss_interval
     lines = [
@@ -160,8 +231,8 @@ def _result(tuned: Tuned, goal: Goal, recipe: str, folder: Path) -> str:
         more = f" and {len(best.as_good) - 4} more" if len(best.as_good) > 4 else ""
         lines.append(f"expected as good, within {100 * goal.tolerance:.2g} %: {others}{more}")
     if tuned.unanswered:
-        lines.append(f"{len(tuned.unanswered)} questions had no answer: see {folder}")
-    lines.append(f"next: isotune train {recipe} --lr {lr} --wd {wd}, or isotune diagnose {folder}")
+        lines.append(f"{len(tuned.unanswered)} questions had no answer: see {tuning.folder}")
+    lines.append(f"next: {tuning.next_step.format(lr=lr, wd=wd)}")
     return "\n".join(lines)
 
 

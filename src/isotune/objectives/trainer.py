@@ -61,6 +61,10 @@ class TrainerObjective:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends its workers."""
         self._stack.close()
 
     def goal(self, space: Space, *, tolerance: float) -> Goal:
