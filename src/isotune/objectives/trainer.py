@@ -169,7 +169,13 @@ def _read(study: Study, recipe: Recipe, question: Question) -> Answer | None:
     trajectory = study.trajectory(recipe)
     if trajectory.info.status == "diverged":
         return Answer(question, math.nan, "diverged")
-    loss = trajectory.last("final_val_loss")
     if trajectory.info.status != "finished":
         return None
-    return Answer(question, loss if math.isfinite(loss) else trajectory.last("val_loss"))
+    losses = [trajectory.last(name) for name in ("final_val_loss", "val_loss")]
+    measured = [loss for loss in losses if math.isfinite(loss)]
+    if not measured:
+        raise InputError(
+            f"the runs in {study.folder} were not evaluated, so that nothing tells which is best: use another --study "
+            "folder and leave --eval-every out"
+        )
+    return Answer(question, measured[0])
