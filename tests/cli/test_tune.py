@@ -56,7 +56,7 @@ def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
         "--workers",
         2,
         "--eval-every",
-        0,
+        "16K",
         "--eval-windows",
         64,
         "--final-windows",
@@ -68,6 +68,13 @@ def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
     assert first.returncode == 0, first.stderr
     assert "ended because: max_tokens" in first.stdout and "isotune diagnose studies/tune-short" in first.stdout
     assert len(list(Path("studies/tune-short/segments").iterdir())) >= 2
+
+
+def test_runs_without_a_loss_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("short.toml").write_text(SHORT)
+    result = tune("short.toml", "--octaves", 1, "--max-tokens", "140K", "--workers", 2, "--eval-every", 0)
+    assert result.returncode == 2 and "were not evaluated" in result.stderr
 
 
 @pytest.mark.parametrize(
