@@ -64,7 +64,7 @@ def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
         "--noise-every",
         0,
     ]
-    first = tune(*options)
+    first = tune(*options, "--tolerance", 1e-6)
     assert first.returncode == 0, first.stderr
     assert "ended because: max_tokens" in first.stdout and "isotune diagnose studies/tune-short" in first.stdout
     assert len(list(Path("studies/tune-short/segments").iterdir())) >= 2
