@@ -88,9 +88,9 @@ def made_decays(coefficient, exponent, error, num_groups=6, seed=0):
 
 
 def test_the_coefficient_comes_back():
-    assert calibrate(made_decays(0.25, 0.36, 0.0)).coefficient == pytest.approx(0.25)
-    assert calibrate(made_decays(0.25, 0.36, 0.0), "free").coefficient == pytest.approx(0.25 / 1.1)
-    assert calibrate(made_decays(0.25, 0.36, 0.0)[:1]).coefficient == pytest.approx(0.25), "one decay is enough"
+    assert calibrate(made_decays(0.25, 0.36, 0.0), "noise").coefficient == pytest.approx(0.25)
+    assert calibrate(made_decays(0.25, 0.36, 0.0)).coefficient == pytest.approx(0.25 / 1.1)
+    assert calibrate(made_decays(0.25, 0.36, 0.0)[:1], "noise").coefficient == pytest.approx(0.25), "one is enough"
 
 
 def test_a_power_of_elr_comes_back():

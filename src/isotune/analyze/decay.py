@@ -142,7 +142,7 @@ def read_decay(
     return Decay(read_trunk(trunk, branch_tokens + decay_tokens / 2, column=column), decayed_loss, group)
 
 
-def calibrate(decays: Sequence[Decay], kind: Kind = "noise") -> DecayPredictor:
+def calibrate(decays: Sequence[Decay], kind: Kind = "free") -> DecayPredictor:
     """The predictor of this kind with the least squared error on these decays; at least one, two for a power of ELR."""
     needed = {"nothing": 0, "power": 2}.get(kind, 1)
     usable = [decay for decay in decays if math.isfinite(decay.gain) and math.isfinite(_feature(kind, decay.trunk))]

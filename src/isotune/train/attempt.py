@@ -129,9 +129,10 @@ class Attempt:
         """Leaves the state where recipes that branch off here will find it."""
         if self._curve is not None:
             recipe = self.segment.recipe
-            path = self.study.state_path(recipe.state_id(self.segment.corpus_fingerprint, tokens))
-            path.parent.mkdir(exist_ok=True)
-            self.trainer.save(path, tokens, recipe.steps_at(tokens))
+            # Written here and moved: what a kill leaves of it is then known to be nobody's.
+            part = self.folder / ".kept.part"
+            self.trainer.save(part, tokens, recipe.steps_at(tokens))
+            self.study.keep_state(part, recipe.state_id(self.segment.corpus_fingerprint, tokens))
 
     def save_if_due(self, tokens: int) -> None:
         if self.world.is_first and self.clock() - self._saved >= self.save_seconds:

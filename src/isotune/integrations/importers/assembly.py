@@ -258,6 +258,7 @@ class Assembly:
             setup=settings.get("setup", ""),
             history=_history(columns, last),
             decay_tokens=settings.get("decay_tokens", _falling_tokens(columns, last)),
+            has_plateau=_has_plateau(columns, last),
             num_parameters=settings.get("num_parameters", "unknown"),
         )
 
@@ -362,6 +363,14 @@ def _last_before_decay(rates: np.ndarray | None) -> int | None:
     falls = rates[1 : last + 1] < rates[:last] * (1 - SAME_RATE)
     gaps = np.flatnonzero(~falls)
     return int(gaps[-1]) + 1 if len(gaps) else 0
+
+
+def _has_plateau(columns: Columns, last: int | None) -> bool | Unknown:
+    """Whether the learning rate was the same in two rows before its final fall."""
+    if last is None:
+        return "unknown"
+    rates = _carried(columns["learning_rate"])[: last + 1]
+    return bool((np.abs(np.diff(rates)) <= SAME_RATE * rates[:-1]).any())
 
 
 def _falling_tokens(columns: Columns, last: int | None) -> int | Unknown:
