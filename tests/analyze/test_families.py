@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from made_sweeps import DECAY, cosine, decay_off, run, with_info, without
-from synthetic import EVERY_TOKENS
+from synthetic import EVERY_TOKENS, trajectory
 
 from isotune.analyze.families import cells_of, make_families
 from isotune.errors import InputError
@@ -223,3 +223,27 @@ def test_another_loss_is_compared_where_it_is_named():
     other = Trajectory(one.columns | {"train_loss": one.columns["val_loss"] + 1}, one.info)
     family = only([other], loss="train_loss")
     assert family.budgets[0].ends[0].loss == one.last("val_loss") + 1
+
+
+def test_a_seed_with_a_level_of_its_own_does_not_tilt_the_cells():
+    """Seeds 1 and 2 lie lower by .1 and higher by .3, and only some cells have them."""
+    rng = np.random.default_rng(0)
+    infos, values, truth = [], [], {}
+    for lr in range(-12, -7):
+        for wd in range(-6, 0):
+            truth[lr, wd] = 1.5 + 0.01 * (lr + 10) ** 2
+            for seed, level in ((0, 0.0), (1, -0.1), (2, 0.3)):
+                if seed == 0 or (lr > -10 and wd > -5 + seed):
+                    run = trajectory(lr, wd, [0, 1024], [1.0, 1.0], seed=seed)
+                    infos.append(run.info)
+                    values.append(truth[lr, wd] + level)
+    order = rng.permutation(len(infos))
+    cells = cells_of([infos[k] for k in order], np.array(values)[order])
+    expected = [truth[round(x), round(y)] for x, y in zip(cells.log2_lr, cells.log2_wd, strict=True)]
+    average = (0.0 - 0.1 + 0.3) / 3
+    assert cells.value == pytest.approx(np.array(expected) + average, abs=1e-6)
+
+
+def test_seeds_that_share_no_cell_stay_as_they_are():
+    runs = [trajectory(lr, -3, [0, 1024], [1.0, 1.0], seed=seed) for lr, seed in ((-10, 0), (-9, 1))]
+    assert sorted(cells_of([run.info for run in runs], np.array([1.0, 2.0])).value) == [1.0, 2.0]

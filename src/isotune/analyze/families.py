@@ -24,6 +24,7 @@ from isotune.runs.trajectory import RunInfo, Trajectory, Unknown, WeightDecayCon
 
 FINAL = "final_val_loss"  # on many windows, where a decay ends
 FALLING_SHARE = 0.95  # of the run after its warm-up: LR that falls for longer has no stretch of constant LR
+LEVEL_ROUNDS = 50
 SAME_LENGTH = 0.02  # octaves: budgets this close are one
 SAME_DECAY = 0.1  # relative: decays this close are of one length, and an evaluation this near is one at the end
 SAME_CELL = 1e-3  # octaves: settings closer than this were rounded when they were written
@@ -114,14 +115,37 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
 
 
 def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
-    """The mean over the runs of each cell; settings that agree up to rounding are one."""
+    """The mean over the runs of each cell, at the level of the average seed.
+
+    A seed has a level of its own (its data, its order): where cells have different seeds, their means would differ by
+    that alone. Settings that agree up to rounding are one cell.
+    """
     if not infos:
         return Cells(*(np.zeros(0) for _ in range(4)))
     x, y = (same_up_to(column, SAME_CELL) for column in log2_settings(infos))
     settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
-    counts = np.bincount(cell.ravel(), minlength=len(settings))
-    means = np.bincount(cell.ravel(), weights=values, minlength=len(settings)) / counts
+    cell = cell.ravel()
+    counts = np.bincount(cell, minlength=len(settings))
+    levelled = values - _seed_levels(cell, [info.seed for info in infos], values)
+    means = np.bincount(cell, weights=levelled, minlength=len(settings)) / counts
     return Cells(settings[:, 0], settings[:, 1], means, counts.astype(float))
+
+
+def _seed_levels(cell: np.ndarray, seeds: Sequence[int | Unknown], values: np.ndarray) -> np.ndarray:
+    """Of each run the level of its seed, above that of the average one, by least squares of cell + seed.
+
+    Seeds that share no cell with the others cannot be levelled; they stay as they are, as do runs without a seed.
+    """
+    names, seed = np.unique([str(one) for one in seeds], return_inverse=True)
+    if len(names) < 2 or "unknown" in names or not np.isfinite(values).all():
+        return np.zeros(len(values))
+    num_cells = int(cell.max()) + 1
+    in_cell, of_seed = np.bincount(cell, minlength=num_cells), np.bincount(seed)
+    levels = np.zeros(len(names))
+    for _ in range(LEVEL_ROUNDS):  # alternating means: the least-squares fit of a two-way table
+        means = np.bincount(cell, weights=values - levels[seed], minlength=num_cells) / in_cell
+        levels = np.bincount(seed, weights=values - means[cell]) / of_seed
+    return (levels - levels.mean())[seed]
 
 
 def cell_of(info: RunInfo) -> tuple[object, ...]:
