@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from made_sweeps import DECAY, decay_off, drifting_optimum, run, with_info, without
-from synthetic import LR, WD, WIDE_LR, WIDE_WD, grid, round_bowl, scaling_loss, sweep, trajectory
+from synthetic import EVERY_TOKENS, LR, WD, WIDE_LR, WIDE_WD, grid, round_bowl, scaling_loss, sweep, trajectory
 
 from isotune.analyze.diagnosis import _some, diagnose
 from isotune.runs.trajectory import Trajectory
@@ -91,7 +91,10 @@ def test_seeds_settle_what_single_runs_leave_open():
     alone, together = only(seeds[: len(x)]), only(seeds)
     assert math.isnan(alone.stages[-1].invariance.cell_noise)
     late = together.stages[-1].invariance
-    assert late.cell_noise == pytest.approx(1e-6 / 3, rel=0.9)  # a third of the seeds' variance, averaged over a window
+    start, end = together.stages[-1].tokens
+    points = (end - start) / EVERY_TOKENS
+    # A third of the variance of one run's mean over the window, whose points correlate by 1/2: three count as one.
+    assert late.cell_noise == pytest.approx(1e-6 * 3 / points / 3, rel=0.6)
 
 
 def test_perturbed_twins_give_the_noise_of_a_cell():

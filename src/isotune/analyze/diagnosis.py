@@ -22,7 +22,7 @@ import numpy as np
 
 from isotune.analyze.curves import Curves, common_curves, effective_learning_rate, log2_settings
 from isotune.analyze.distances import GroupDistances, group_distances, group_labels, relative_distances
-from isotune.analyze.families import Budget, Cells, Family, cells_of, lineage_of, make_families
+from isotune.analyze.families import Budget, Cells, Family, cells_of, lineage_of, make_families, seed_levels
 from isotune.analyze.invariance import MIN_CELLS, PERMUTATIONS, Invariance, Verdict, invariance
 from isotune.analyze.next_run import NextRun, choose_next_run
 from isotune.analyze.regime import Regime, batch_regime
@@ -190,7 +190,7 @@ def _stage(stage: Stage, family: Family, nothing_tells: str, level: float, rando
     found = invariance(
         x,
         y,
-        curves.values,
+        curves.values - seed_levels(curves.infos, curves.values.mean(axis=1))[:, None],
         cell_noise=noise,
         cell_noise_freedom=freedom,
         level=level,

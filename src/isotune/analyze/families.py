@@ -126,20 +126,29 @@ def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
     settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
     cell = cell.ravel()
     counts = np.bincount(cell, minlength=len(settings))
-    levelled = values - _seed_levels(cell, [info.seed for info in infos], values)
+    levelled = values - _seed_levels(cell, infos, values)
     means = np.bincount(cell, weights=levelled, minlength=len(settings)) / counts
     return Cells(settings[:, 0], settings[:, 1], means, counts.astype(float))
 
 
-def _seed_levels(cell: np.ndarray, seeds: Sequence[int | Unknown], values: np.ndarray) -> np.ndarray:
+def seed_levels(infos: Sequence[RunInfo], values: np.ndarray) -> np.ndarray:
+    """Of each run how much its seed lies above the average one: to be taken out where cells have different seeds."""
+    x, y = (same_up_to(column, SAME_CELL) for column in log2_settings(infos))
+    _, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
+    return _seed_levels(cell.ravel(), infos, values)
+
+
+def _seed_levels(cell: np.ndarray, infos: Sequence[RunInfo], values: np.ndarray) -> np.ndarray:
     """Of each run the level of its seed, above that of the average one, by least squares of cell + seed.
 
     Seeds that share no cell with the others cannot be levelled; they stay as they are, as do runs without a seed.
     """
-    names, seed = np.unique([str(one) for one in seeds], return_inverse=True)
+    names, seed = np.unique([str(info.seed) for info in infos], return_inverse=True)
     if len(names) < 2 or "unknown" in names or not np.isfinite(values).all():
         return np.zeros(len(values))
     num_cells = int(cell.max()) + 1
+    if len(values) == num_cells * len(names):  # every cell has every seed: their means agree in that already
+        return np.zeros(len(values))
     in_cell, of_seed = np.bincount(cell, minlength=num_cells), np.bincount(seed)
     levels = np.zeros(len(names))
     for _ in range(LEVEL_ROUNDS):  # alternating means: the least-squares fit of a two-way table
