@@ -87,7 +87,9 @@ def test_mistakes_are_sentences():
 
 
 def start(folder, *arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}  # on a busy machine
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment["RAY_raylet_start_wait_time_s"] = "120"  # on a busy machine
+    environment["TUNE_GLOBAL_CHECKPOINT_S"] = "0.1"  # what happened after Ray's last checkpoint is lost to a kill
     command = [sys.executable, str(HERE / "ray_tuning.py"), str(folder), *arguments]
     with open(folder / "log.txt", "a") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -109,7 +111,7 @@ def test_an_experiment_that_was_killed_is_restored_without_asking_twice(tmp_path
     assert before >= 5, (tmp_path / "log.txt").read_text()[-2000:]
     assert start(tmp_path, "restore").wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()[-2000:]
     settings = [(one["learning_rate"], one["weight_decay"]) for one in tried(tmp_path)]
-    # The trial that ran when it was killed is trained again; no other configuration is.
-    assert len(settings) - len(set(settings)) <= 1
+    # What ran or ended after Ray's last checkpoint is trained again; without the searcher's state all would be.
+    assert len(settings) - len(set(settings)) <= 2
     best = json.loads((tmp_path / "best.json").read_text())
     assert best["num_trials"] == 10 and best["loss"] < 2 * 1.05
