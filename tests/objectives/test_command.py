@@ -63,7 +63,6 @@ def test_each_ending_is_told_apart(tmp_path):
         2.0 * math.exp(0.01 * math.log2(1 + 2.0**-15 * TOKENS / 64) ** 2 - 0.05 * math.log2(1))
     )
     assert "killed" in endings[hanging].reason
-    assert [answer.question for answer in objective.answers()] != []
     assert {answer.question for answer in objective.answers()} == {good, diverging}
 
 

@@ -90,8 +90,7 @@ def test_failures_are_left_out_and_divergence_is_learned_from():
     objective = FunctionObjective(train)
     tuned = tune(objective, GOAL)
     assert tuned.stopped == "good enough"
-    statuses = {entry.status for entry in objective.entries}
-    assert statuses == {"finished", "diverged", "failed"} or "failed" in statuses
+    assert {entry.status for entry in objective.entries} == {"finished", "diverged", "failed"}
     failed = [entry for entry in objective.entries if entry.status == "failed"]
     assert all("out of memory" in entry.reason for entry in failed)
     assert len({entry.question for entry in failed}) == len(failed), "none is asked again"

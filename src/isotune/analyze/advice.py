@@ -259,13 +259,16 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
     forecast = schedule = None
     n = math.nan
     if isinstance(batch, int) and isinstance(length, int):
-        forecast = forecast_direction(lr, wd, batch, length, budget, shift=_shift_point(diagnosis))
+        metered = min(
+            diagnosis.regimes,
+            key=lambda one: abs(math.log(effective_learning_rate(one.info) / (lr * wd))),
+            default=None,
+        )
+        regime = metered.regime if metered else None  # n forecasts nothing for a batch above the noise scale
+        forecast = forecast_direction(lr, wd, batch, length, budget, shift=_shift_point(diagnosis), regime=regime)
         n = forecast.memory_times
-        if diagnosis.regimes:
-            nearest = min(
-                diagnosis.regimes, key=lambda one: abs(math.log(effective_learning_rate(one.info) / (lr * wd)))
-            )
-            schedule = batch_schedule(nearest.regime, tokens=budget, sequence_length=length)
+        if regime is not None:
+            schedule = batch_schedule(regime, tokens=budget, sequence_length=length)
     else:
         warnings.append("batch size or sequence length is unknown: n and a batch schedule cannot be given")
     size = _num_parameters(family)

@@ -126,9 +126,9 @@ def memory_times(trajectory: Trajectory, *, through_ramps: bool = False) -> np.n
     LR, WD, steps or the convention are unknown.
     """
     info = trajectory.info
-    decay = _setting(trajectory, "weight_decay", info.weight_decay)
-    rate = _setting(trajectory, "learning_rate", info.learning_rate)
-    step = _steps(trajectory)
+    decay = setting_at_rows(trajectory, "weight_decay", info.weight_decay)
+    rate = setting_at_rows(trajectory, "learning_rate", info.learning_rate)
+    step = steps_at_rows(trajectory)
     if info.weight_decay_convention == "unknown":
         return np.full(len(step), np.nan)
     per_step = decay if info.weight_decay_convention == "independent" else rate * decay
@@ -332,11 +332,11 @@ def _bin_values(trajectory: Trajectory, column: str, edges: np.ndarray, beta2: f
         rows = [(start < tokens) & (tokens <= end) & ~np.isnan(values) for start, end in _pairs(edges)]
         return np.array([float(values[row].mean()) if row.any() else math.nan for row in rows])
     noise = trajectory.columns[NOISE_SOURCES[column]].copy()
-    batch = _setting(trajectory, "batch_size", trajectory.info.batch_size)
+    batch = setting_at_rows(trajectory, "batch_size", trajectory.info.batch_size)
     if not np.isnan(batch).all() and len(np.unique(batch[~np.isnan(batch)])) > 1:
-        noise[windows.after_switch_mask(_steps(trajectory), batch, beta2)] = np.nan
+        noise[windows.after_switch_mask(steps_at_rows(trajectory), batch, beta2)] = np.nan
     clip = trajectory.columns.get("noise_clip_factor", trajectory.columns.get("clip_factor"))
-    rate = _setting(trajectory, "learning_rate", trajectory.info.learning_rate)
+    rate = setting_at_rows(trajectory, "learning_rate", trajectory.info.learning_rate)
     estimates = []
     for start, end in _pairs(edges):
         rows = (start < tokens) & (tokens <= end) & ~np.isnan(noise)
@@ -355,11 +355,11 @@ def _pairs(edges: np.ndarray) -> list[tuple[float, float]]:
     return list(itertools.pairwise(edges.tolist()))
 
 
-def _setting(trajectory: Trajectory, name: str, known: float | str) -> np.ndarray:
+def setting_at_rows(trajectory: Trajectory, name: str, known: float | str) -> np.ndarray:
     """A setting at each row, where it is missing the last one before (or the first after); else the run's own."""
     values = trajectory.columns.get(name)
     number = math.nan if isinstance(known, str) else float(known)
-    if values is None or np.isnan(values).all():
+    if values is None or np.isnan(values.astype(float)).all():
         return np.full(len(trajectory.tokens), number)
     values = values.astype(float)
     there = np.where(np.isnan(values), 0, np.arange(len(values)))
@@ -367,12 +367,12 @@ def _setting(trajectory: Trajectory, name: str, known: float | str) -> np.ndarra
     return values[there]
 
 
-def _steps(trajectory: Trajectory) -> np.ndarray:
+def steps_at_rows(trajectory: Trajectory) -> np.ndarray:
     """The step at each row; from tokens, batch size and sequence length where steps were not logged."""
     step = trajectory.columns.get("step")
-    if step is not None and not np.isnan(step).any():
+    if step is not None and not np.isnan(step.astype(float)).any():
         return step.astype(float)
-    batch = _setting(trajectory, "batch_size", trajectory.info.batch_size)
+    batch = setting_at_rows(trajectory, "batch_size", trajectory.info.batch_size)
     length = trajectory.info.sequence_length
     tokens = trajectory.tokens.astype(float)
     per_step = batch * (math.nan if isinstance(length, str) else length)

@@ -122,9 +122,7 @@ def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
     """
     if not infos:
         return Cells(*(np.zeros(0) for _ in range(4)))
-    x, y = (same_up_to(column, SAME_CELL) for column in log2_settings(infos))
-    settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
-    cell = cell.ravel()
+    settings, cell = _grouped_by_cell(infos)
     counts = np.bincount(cell, minlength=len(settings))
     levelled = values - _seed_levels(cell, infos, values)
     means = np.bincount(cell, weights=levelled, minlength=len(settings)) / counts
@@ -133,9 +131,14 @@ def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
 
 def seed_levels(infos: Sequence[RunInfo], values: np.ndarray) -> np.ndarray:
     """Of each run how much its seed lies above the average one: to be taken out where cells have different seeds."""
+    return _seed_levels(_grouped_by_cell(infos)[1], infos, values)
+
+
+def _grouped_by_cell(infos: Sequence[RunInfo]) -> tuple[np.ndarray, np.ndarray]:
+    """([cells x 2]: log2 LR, log2 WD; the cell of each run)."""
     x, y = (same_up_to(column, SAME_CELL) for column in log2_settings(infos))
-    _, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
-    return _seed_levels(cell.ravel(), infos, values)
+    settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
+    return settings, cell.ravel()
 
 
 def _seed_levels(cell: np.ndarray, infos: Sequence[RunInfo], values: np.ndarray) -> np.ndarray:

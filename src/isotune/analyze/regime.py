@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from isotune.analyze.curves import ADAM_BETA2, warmup_end
+from isotune.analyze.curves import ADAM_BETA2, setting_at_rows, steps_at_rows, warmup_end
 from isotune.errors import InputError
 from isotune.measure import windows
 from isotune.recipe.quantities import (
@@ -378,10 +378,10 @@ class _NoiseRows:
         tokens = trajectory.tokens.astype(float)
         missing = np.full(len(tokens), np.nan)
         trace, signal = (trajectory.columns.get(name, missing).astype(float) for name in NOISE_COLUMNS[p])
-        batch = _batch_sizes(trajectory)
+        batch = setting_at_rows(trajectory, "batch_size", trajectory.info.batch_size)
         known = batch[~np.isnan(batch)]
         if len(np.unique(known)) > 1:
-            trace = np.where(windows.after_switch_mask(_steps(trajectory, batch), batch, beta2), np.nan, trace)
+            trace = np.where(windows.after_switch_mask(_known_steps(trajectory), batch, beta2), np.nan, trace)
         warnings: tuple[str, ...] = ()
         bad = np.isinf(trace) | np.isinf(signal)
         if bad.any():
@@ -409,29 +409,14 @@ class _NoiseRows:
         )
 
 
-def _batch_sizes(trajectory: Trajectory) -> np.ndarray:
-    """The batch at each row, where it is missing the last one before; else the run's own; NaN where it is unknown."""
-    known = trajectory.info.batch_size
-    number = math.nan if isinstance(known, str) else float(known)
-    values = trajectory.columns.get("batch_size")
-    if values is None or np.isnan(values.astype(float)).all():
-        return np.full(len(trajectory.tokens), number)
-    values = values.astype(float)
-    there = np.where(np.isnan(values), 0, np.arange(len(values)))
-    return values[np.maximum(np.maximum.accumulate(there), int(np.argmax(~np.isnan(values))))]
-
-
-def _steps(trajectory: Trajectory, batch: np.ndarray) -> np.ndarray:
-    step = trajectory.columns.get("step")
-    if step is not None and not np.isnan(step.astype(float)).any():
-        return step.astype(float)
-    length = trajectory.info.sequence_length
-    if isinstance(length, str):
+def _known_steps(trajectory: Trajectory) -> np.ndarray:
+    steps = steps_at_rows(trajectory)
+    if np.isnan(steps).any():
         raise InputError(
             "the batch switches, and neither steps nor the sequence length are known: add a step column, so that the "
             "rows right after the switch can be left out"
         )
-    return windows.steps_of_tokens(trajectory.tokens, batch, length)
+    return steps
 
 
 def _why_no_noise(trajectory: Trajectory, p: float) -> str:
@@ -555,8 +540,8 @@ def _forecast_warnings(direction: Direction, n: float, regime: Regime | None) ->
         return ("without weight decay nothing is ever forgotten: LR alone matters, however long the run",)
     if direction == "ELR" and regime is not None and regime.verdict == "large":
         return (
-            "the batch is large: the paper (Fig. 4a) finds LR alone to matter there; whether n or the batch decides is "
-            "open, check with a run",
+            "the batch is large: there n does not decide (the paper's Fig. 4a; in tables/nano batch 64 is not "
+            "ELR-invariant at n > 3 either): check with a run",
         )
     return ()
 

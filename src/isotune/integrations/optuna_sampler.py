@@ -81,12 +81,10 @@ class IsotuneSampler(BaseSampler):
         if param_name not in self._names or not _is_usable(param_distribution):
             return self._inner.sample_independent(study, trial, param_name, param_distribution)
         assert isinstance(param_distribution, FloatDistribution)
-        low, high = param_distribution.low, param_distribution.high
+        ends = param_distribution.low, param_distribution.high
         if param_name == self._names[0]:
-            return _inside(param_distribution, math.sqrt(max(low, high * 2.0**-8) * high))
-        lr = trial.params.get(self._names[0])
-        middle = math.sqrt(max(low, high * 2.0**-8) * high)
-        first = self._proposals.first_weight_decay(float(lr), (low, high)) if lr else middle
+            return _inside(param_distribution, self._proposals.first_learning_rate(ends))
+        first = self._proposals.first_weight_decay(trial.params.get(self._names[0]), ends)
         return _inside(param_distribution, first)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

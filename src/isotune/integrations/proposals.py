@@ -63,10 +63,15 @@ class Proposals:
         best = suggestion.recommendation  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
 
-    def first_weight_decay(self, learning_rate: float, weight_decay: tuple[float, float]) -> float:
+    def first_learning_rate(self, learning_rate: tuple[float, float]) -> float:
+        """An LR to begin with: the middle of the range."""
+        low, high = _above_zero(learning_rate)
+        return math.sqrt(low * high)
+
+    def first_weight_decay(self, learning_rate: float | None, weight_decay: tuple[float, float]) -> float:
         """A WD to begin with: n of .3, or the middle of the range."""
         low, high = _above_zero(weight_decay)
-        if self.tokens is None or self.tokens_per_step is None:
+        if self.tokens is None or self.tokens_per_step is None or not learning_rate:
             return math.sqrt(low * high)
         per_step = FIRST_MEMORY_TIMES * self.tokens_per_step / self.tokens
         wanted = per_step if self.weight_decay_convention == "independent" else per_step / learning_rate

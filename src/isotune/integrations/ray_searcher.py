@@ -10,12 +10,11 @@ NaN, count as diverged.
 
 from __future__ import annotations
 
-import json
 import math
-import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain, Float
 
@@ -69,7 +68,7 @@ class IsotuneSearch(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         ranges = [self._range(name) for name in self._names]
         lr, wd = self._proposals.next(ranges[0], ranges[1], self._tried())
-        rng = random.Random(f"{self._seed} {len(self._asked)}")
+        rng = np.random.default_rng([self._seed, len(self._asked)])
         configuration = {
             name: _drawn(value, rng) for name, value in self._space.items() if name not in self._names
         } | dict(zip(self._names, (float(lr), float(wd)), strict=True))
@@ -95,7 +94,6 @@ class IsotuneSearch(Searcher):
     def save(self, checkpoint_path: str) -> None:
         told = {trial: None if math.isnan(loss) else loss for trial, loss in self._told.items()}
         state = {"format": FORMAT, "asked": self._asked, "told": told, "seed": self._seed}
-        json.dumps(state)  # refuses what JSON cannot hold before the file is touched
         write_json(Path(checkpoint_path), state)
 
     def restore(self, checkpoint_path: str) -> None:
@@ -124,10 +122,6 @@ class IsotuneSearch(Searcher):
         return float(domain.lower), float(domain.upper)
 
 
-def _drawn(value: Any, rng: random.Random) -> Any:
+def _drawn(value: Any, rng: np.random.Generator) -> Any:
     """A value of a domain; what is no domain stays as it is."""
-    if not isinstance(value, Domain):
-        return value
-    import numpy as np
-
-    return value.sample(random_state=np.random.default_rng(rng.getrandbits(32)))
+    return value.sample(random_state=rng) if isinstance(value, Domain) else value

@@ -80,18 +80,19 @@ def suggest(
     candidates = _Candidates.of(goal, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
-    while len(chosen) < count or recommendation is None:
-        posterior = believe(_kernels(goal), _odds(goal), observed).at(
-            np.vstack([candidates.targets, candidates.points])
-        )
+    places = np.vstack([candidates.targets, candidates.points])
+    for _ in range(count):
+        posterior = believe(_kernels(goal), _odds(goal), observed).at(places)
         recommendation = recommendation or recommend(goal, posterior, random_seed)
         best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
         if best is None:
             break
         chosen.append(best)
-        observed = _with_pending(goal, observed, [candidates.questions[best]])
-    questions = tuple(candidates.questions[index] for index in chosen[:count])
-    costs = [float(candidates.prices[index]) for index in chosen[:count]]
+        here = len(candidates.targets) + best
+        observed = _as_expected(observed, places[here : here + 1], posterior.mean[here : here + 1])
+    assert recommendation is not None
+    questions = tuple(candidates.questions[index] for index in chosen)
+    costs = [float(candidates.prices[index]) for index in chosen]
     reasons = tuple(
         _why(question, goal, answers, recommendation, cost) for question, cost in zip(questions, costs, strict=True)
     )
@@ -155,11 +156,15 @@ def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question
     if not usable:
         return observed
     points = goal.points(_log2_cells(usable), np.array([question.tokens for question in usable]))
-    expected = believe(_kernels(goal), _odds(goal), observed).at(points).mean
+    return _as_expected(observed, points, believe(_kernels(goal), _odds(goal), observed).at(points).mean)
+
+
+def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarray) -> Observations:
+    """The observations, and points that are taken to come out as expected."""
     return Observations(
         np.vstack([observed.points, points]),
         np.append(observed.values, expected),
-        np.append(observed.noise, np.full(len(usable), NOISE)),
+        np.append(observed.noise, np.full(len(points), NOISE)),
     )
 
 
@@ -267,15 +272,15 @@ def _why(
     question: Question, goal: Goal, answers: Sequence[Answer], recommendation: Recommendation, price: float
 ) -> str:
     """The question's purpose in words."""
-    share = f"{100 * price / goal.tokens:.2g} % of a full run"
+    share = f"{100 * price / goal.tokens:.3g} % of a full run"
     known = [answer.question for answer in answers]
     if not known:
         return f"a first look, {share}"
     for other in known:
-        if math.isclose(other.learning_rate * other.weight_decay, question.learning_rate * question.weight_decay):
-            factor = question.learning_rate / other.learning_rate
-            if factor not in (1.0,) and other.tokens == question.tokens:
-                return f"checking that LR x{factor:.3g} at WD /{factor:.3g} changes nothing, {share}"
+        factor = question.learning_rate / other.learning_rate
+        same_elr = math.isclose(factor * question.weight_decay, other.weight_decay)
+        if same_elr and not math.isclose(factor, 1.0) and other.tokens == question.tokens:
+            return f"LR x{factor:.3g} at WD /{factor:.3g} of a known run: does ELR alone decide? {share}"
     if math.isclose(question.learning_rate, recommendation.learning_rate) and math.isclose(
         question.weight_decay, recommendation.weight_decay
     ):
