@@ -3,11 +3,7 @@
 A cell is a pair (LR, WD). A family has the trunks of one setup, batch size and warm-up, and their decays at the table's
 budgets. A cell is there if its trunk and all decays of seed 0 are, or if it diverged.
 
-Noise of seeds, as `seed_bootstrap` of experiments/claims.toml: for the m cells that have all of S seeds,
-
-    r = loss - cell mean - seed mean + grand mean,   times sqrt(m S / ((m - 1)(S - 1)))
-
-which leaves out what a seed does to all cells alike. A table without seeds knows of no noise.
+Noise of seeds: noise.py. A family without seeds knows of no noise.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from noise import SeedNoise, fit_noise
 from numpy.typing import ArrayLike
 from truth import smooth_truth
 
@@ -40,16 +37,17 @@ class Landscape:
     budgets: tuple[int, ...]  # ascending
     branches: tuple[int, ...]  # where the decay to each budget leaves the trunk
     losses: np.ndarray = field(repr=False)  # of seed 0
-    means: np.ndarray = field(repr=False)  # over seeds, each less what it does to all cells
-    num_seeds: np.ndarray = field(repr=False)
-    residuals: np.ndarray = field(repr=False)  # rows over budgets; none where no cell has more seeds
+    by_seed: dict[int, np.ndarray] = field(repr=False)  # the same of every seed, NaN also where it is not there
+    noise: SeedNoise | None = field(repr=False)
+    memory: np.ndarray = field(repr=False)  # log2(1 + n), cells x budgets, by which seeds' noise is shared
     trunk_ends: np.ndarray = field(repr=False)  # how far each trunk was trained
     has_diverged: np.ndarray = field(repr=False)  # whether the trunk ended there for that reason
     decay_ends: np.ndarray = field(repr=False)  # the budget, or where the decay diverged before it
     curves: tuple[Trajectory, ...] = field(repr=False)
     tokens_per_step: int = 1
     warmup_tokens: int = 0
-    _truths: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known_truths: np.ndarray | None = field(default=None, repr=False)  # where they need no fit
+    noise_log2_lr: np.ndarray | None = field(default=None, repr=False)  # where labels were moved: of the real cells
 
     @classmethod
     def from_losses(
@@ -61,7 +59,7 @@ class Landscape:
         decay_tokens: int,
         *,
         curve: Callable[[int, np.ndarray], np.ndarray] | None = None,
-        residuals: ArrayLike | None = None,
+        noise: SeedNoise | None = None,
         tokens_per_step: int = 1,
         name: str = "made",
     ) -> Landscape:
@@ -89,9 +87,9 @@ class Landscape:
             budgets=tuple(budgets),
             branches=branches,
             losses=values,
-            means=values,
-            num_seeds=np.ones(len(x), dtype=int),
-            residuals=np.zeros((0, len(budgets))) if residuals is None else np.asarray(residuals, dtype=float),
+            by_seed={0: values},
+            noise=noise,
+            memory=np.zeros(values.shape),
             trunk_ends=ends,
             has_diverged=diverged,
             decay_ends=np.broadcast_to(np.array(budgets), values.shape),
@@ -100,6 +98,7 @@ class Landscape:
                 for i in range(len(x))
             ),
             tokens_per_step=tokens_per_step,
+            known_truths=np.where(bad, math.inf, values),
         )
 
     @property
@@ -107,19 +106,39 @@ class Landscape:
         return len(self.log2_lr)
 
     @cached_property
-    def noise_deviations(self) -> np.ndarray:
-        """Of one run's loss at each budget; NaN where no cell has more than one seed."""
-        if not len(self.residuals):
-            return np.full(len(self.budgets), math.nan)
-        return np.asarray(np.sqrt(np.mean(self.residuals**2, axis=0)))
+    def truths(self) -> np.ndarray:
+        """The smooth loss of each cell at each budget; infinite where it diverged."""
+        if self.known_truths is not None:
+            return self.known_truths
+        columns = []
+        for column in range(len(self.budgets)):
+            losses = np.array([its[:, column] for its in self.by_seed.values()])
+            covariance = None
+            if self.noise is not None:
+                covariance = self.noise.deviations[column] ** 2 * self.noise.nearness(
+                    self.log2_lr, self.memory[:, column]
+                )
+            columns.append(smooth_truth(self.log2_lr, self.log2_wd, losses, covariance))
+        return np.column_stack(columns)
 
     def truth(self, budget: int) -> np.ndarray:
-        """The smooth loss of each cell at a budget; infinite where it diverged."""
-        if budget not in self._truths:
-            column = self.budgets.index(budget)
-            errors = self.noise_deviations[column] / np.sqrt(self.num_seeds)
-            self._truths[budget] = smooth_truth(self.log2_lr, self.log2_wd, self.means[:, column], errors)
-        return self._truths[budget]
+        """The smooth loss of each cell at a budget."""
+        return np.asarray(self.truths[:, self.budgets.index(budget)])
+
+    @cached_property
+    def _noise_root(self) -> np.ndarray | None:
+        u = self.log2_lr if self.noise_log2_lr is None else self.noise_log2_lr
+        return None if self.noise is None else self.noise.root(u, self.memory)
+
+    def losses_of(self, seed: int) -> np.ndarray:
+        """Losses of a replay, cells x budgets: the table's own for seed 0 and where nothing is known of noise, else
+        the truth with noise that is drawn anew."""
+        root = self._noise_root
+        if seed == 0 or root is None:
+            return self.losses
+        drawn = root @ np.random.default_rng([seed, 1]).standard_normal(root.shape[1])
+        made = self.truths + drawn.reshape(len(self.budgets), self.num_cells).T
+        return np.where(np.isfinite(self.losses) & np.isfinite(made), made, self.losses)
 
     def regrets(self, budget: int) -> np.ndarray:
         """truth / lowest truth - 1, of each cell."""
@@ -134,7 +153,9 @@ class Landscape:
     def fingerprint(self) -> str:
         """Of all that a replay and its score depend on, the curves by their losses."""
         digest = hashlib.sha256(repr((self.table, self.family, self.budgets, self.branches)).encode())
-        arrays = [self.log2_lr, self.log2_wd, self.losses, self.means, self.residuals, self.trunk_ends, self.decay_ends]
+        arrays = [self.log2_lr, self.log2_wd, self.losses, self.trunk_ends, self.decay_ends]
+        arrays += [*self.by_seed.values(), self.memory]
+        arrays += [] if self.noise is None else [self.noise.deviations, self.noise.correlations]
         arrays += [curve.columns["val_loss"] for curve in self.curves]
         for array in arrays:
             digest.update(np.ascontiguousarray(array, dtype=float).tobytes())
@@ -159,8 +180,11 @@ def relabelled(landscape: Landscape, order: np.ndarray, family: str) -> Landscap
     """The same cells, where cell i now holds what cell order[i] held: for negative controls."""
     taken = {
         name: getattr(landscape, name)[order]
-        for name in ("losses", "means", "num_seeds", "trunk_ends", "has_diverged", "decay_ends")
+        for name in ("losses", "memory", "trunk_ends", "has_diverged", "decay_ends")
     }
+    taken["by_seed"] = {seed: losses[order] for seed, losses in landscape.by_seed.items()}
+    taken["known_truths"] = landscape.truths[order]
+    taken["noise_log2_lr"] = landscape.log2_lr[order]
     curves = tuple(
         _with_settings(landscape.curves[old], 2.0 ** landscape.log2_lr[new], 2.0 ** landscape.log2_wd[new])
         for new, old in enumerate(order)
@@ -188,29 +212,25 @@ def _landscape(table: Table, family: str, runs: Sequence[RunRecord]) -> Landscap
         seed: _losses(cells, [run for run in runs if run.seed == seed], decays, budgets)
         for seed in sorted({run.seed for run in runs})
     }
-    residuals, levels = seed_residuals(by_seed)
-    aligned = np.array([by_seed[seed] - level for seed, level in levels.items()])
-    has_seed = ~np.isnan(aligned).any(axis=2)
-    counts = np.maximum(1, has_seed.sum(axis=0))
-    means = np.where(has_seed[..., None], aligned, 0.0).sum(axis=0) / counts[:, None]
-    # A cell that diverged at some budget keeps what seed 0 has: nobody wants it.
-    means = np.where(has_seed.any(axis=0)[:, None], means, by_seed[0])
+    log2_lr, log2_wd = (np.log2([cell[axis] for cell in cells]) for axis in (0, 1))
+    tokens_per_step = trunks[0].batch_size * trunks[0].sequence_length
+    memory = np.log2(1 + 2.0 ** (log2_lr + log2_wd)[:, None] * np.array(budgets) / tokens_per_step)
     return Landscape(
         table=table.name,
         family=family,
-        log2_lr=np.log2([lr for lr, _ in cells]),
-        log2_wd=np.log2([wd for _, wd in cells]),
+        log2_lr=log2_lr,
+        log2_wd=log2_wd,
         budgets=tuple(budgets),
         branches=tuple(budget - length for budget in budgets),
         losses=by_seed[0],
-        means=means,
-        num_seeds=counts,
-        residuals=residuals,
+        by_seed=by_seed,
+        noise=fit_noise(log2_lr, memory, by_seed),
+        memory=memory,
         trunk_ends=np.array([run.end_tokens for run in trunks]),
         has_diverged=np.array([run.diverged_at_tokens is not None for run in trunks]),
         decay_ends=np.array([[_decay_end(decays[run.run].get(d), d) for d in budgets] for run in trunks]),
         curves=tuple(table.trajectory(run.run) for run in trunks),
-        tokens_per_step=trunks[0].batch_size * trunks[0].sequence_length,
+        tokens_per_step=tokens_per_step,
         warmup_tokens=trunks[0].warmup_tokens,
     )
 
@@ -239,29 +259,6 @@ def _losses(
         [math.nan if row is None or row.final_val_loss is None else row.final_val_loss for row in r] for r in rows
     ]
     return np.array(values)
-
-
-def seed_residuals(by_seed: dict[int, np.ndarray]) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Residual vectors over budgets, and by seed what it adds to all cells at each budget, against seed 0.
-
-    From the block of cells with all of the first so many seeds that has most degrees of freedom.
-    """
-    seeds = list(by_seed)
-    levels = {seeds[0]: np.zeros(by_seed[seeds[0]].shape[1])}
-    best, block = 0, None
-    for count in range(2, len(seeds) + 1):
-        stack = np.array([by_seed[seed] for seed in seeds[:count]])
-        stack = stack[:, ~np.isnan(stack).any(axis=(0, 2))]
-        freedom = (stack.shape[1] - 1) * (count - 1)
-        if freedom > best:
-            best, block = freedom, stack
-    if block is None:
-        return np.zeros((0, len(levels[seeds[0]]))), levels
-    num_seeds, num_cells, num_budgets = block.shape
-    residuals = block - block.mean(axis=0) - block.mean(axis=1, keepdims=True) + block.mean(axis=(0, 1))
-    levels |= {seeds[i]: (block[i] - block[0]).mean(axis=0) for i in range(1, num_seeds)}
-    factor = math.sqrt(num_cells * num_seeds / ((num_cells - 1) * (num_seeds - 1)))
-    return factor * residuals.reshape(-1, num_budgets), levels
 
 
 # Curves

@@ -136,7 +136,8 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
     landscape, budget = course.landscape, course.budget
     regrets, grid_price = landscape.regrets(budget), landscape.grid_price(budget)
     best = int(np.argmin(regrets))
-    deviation = float(landscape.noise_deviations[landscape.budgets.index(budget)])
+    noise = landscape.noise
+    deviation = np.nan if noise is None else float(noise.deviations[landscape.budgets.index(budget)])
     return {
         **asdict(course),
         "fingerprint": landscape.fingerprint,

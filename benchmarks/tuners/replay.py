@@ -9,9 +9,9 @@ Between two evaluations a trunk's loss is read on a line: a trainer would evalua
 
 A run that diverges costs its tokens up to there and answers NaN. A price does not tell that it will.
 
-Replay seed 0 is the table's seed 0. Every other one adds to each cell a residual vector over budgets of a random cell
-and seed (landscape.py); the curve is shifted by the same vector, on lines in log tokens. Real losses of other seeds
-are not mixed in: a seed has a level of its own, and few cells have them.
+Replay seed 0 is the table's seed 0. Every other one is the table's smooth truth with seeds' noise drawn anew (noise.py);
+the curve is shifted by what that adds to the decays, on lines in log tokens. Real losses of other seeds are not mixed
+in: a seed has a level of its own, and few cells have them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Replay:
         self.tokens_per_step, self.warmup_tokens = landscape.tokens_per_step, landscape.warmup_tokens
         self.charges: list[Charge] = []
         self._landscape = landscape
-        self._shifts = seed_shifts(landscape, seed)
+        self._losses = landscape.losses_of(seed)
+        self._shifts = np.nan_to_num(self._losses - landscape.losses)
         self._trained = np.zeros(landscape.num_cells, dtype=int)  # of each trunk
         self._answers: dict[Question, float] = {}  # of decays
 
@@ -174,7 +175,7 @@ class Replay:
         if self._is_known_to_end_before(cell, branch):
             return float("nan")
         self.charges.append(Charge(cell, branch, int(self._landscape.decay_ends[cell, column]), decay_to=budget))
-        return float(self._landscape.losses[cell, column] + self._shifts[cell, column])
+        return float(self._losses[cell, column])
 
     def _trunk_loss(self, cell: int, tokens: int) -> float:
         if self._is_known_to_end_before(cell, tokens):
@@ -186,14 +187,6 @@ class Replay:
 
     def _shift(self, cell: int, tokens: np.ndarray) -> np.ndarray:
         return np.interp(np.log(np.maximum(tokens, 1)), np.log(self._landscape.budgets), self._shifts[cell])
-
-
-def seed_shifts(landscape: Landscape, seed: int) -> np.ndarray:
-    """What a replay seed adds to the losses, cells x budgets: nothing for seed 0, else drawn residuals."""
-    if seed == 0 or not len(landscape.residuals):
-        return np.zeros(landscape.losses.shape)
-    rows = np.random.default_rng([seed, 1]).integers(len(landscape.residuals), size=landscape.num_cells)
-    return np.asarray(landscape.residuals[rows])
 
 
 def best_of(losses: dict[int, float]) -> int | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from landscape import Landscape, relabelled, table_landscapes
+from noise import SeedNoise
 
 from isotune.errors import InputError
 from isotune.runs import read_table
@@ -29,6 +30,8 @@ MADE = "made"
 MADE_BUDGETS = tuple(172_032 * 2**octave for octave in range(5))
 MADE_DECAY_TOKENS = 131_072
 NOISE = 0.0015
+_EACH = np.ones(len(MADE_BUDGETS))
+MADE_NOISE = SeedNoise(NOISE * _EACH, (np.outer(_EACH, _EACH) + np.diag(_EACH)) / 2)
 # Coefficients of log2 LR and log2 WD of the steep and of the flat direction, and the curvatures along both.
 DIRECTIONS = {
     "made-elr": ((1.0, 1.0), (1.0, -1.0), 0.006, 0.0004),
@@ -91,7 +94,7 @@ def _made(scenario: str) -> Landscape:
         losses,
         MADE_DECAY_TOKENS,
         curve=_at_constant_lr(decayed, x + y),
-        residuals=_noise(),
+        noise=MADE_NOISE,
         tokens_per_step=256,
         name=scenario,
     )
@@ -104,9 +107,3 @@ def _at_constant_lr(
         return decayed(cell, np.maximum(tokens, MADE_DECAY_TOKENS)) + 0.06 * 2.0 ** (0.3 * (log2_elr[cell] + 13))
 
     return loss
-
-
-def _noise() -> np.ndarray:
-    rng = np.random.default_rng(0)
-    shared, own = rng.standard_normal((200, 1)), rng.standard_normal((200, len(MADE_BUDGETS)))
-    return NOISE * np.asarray(np.sqrt(0.5) * (shared + own))

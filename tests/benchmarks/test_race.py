@@ -25,7 +25,7 @@ def test_truth_finds_the_minimum_of_a_noisy_bowl_better_than_the_raw_minimum():
     noise, wrong_raw, errors = 0.01, 0, []
     for seed in range(6):
         noisy = BOWL + noise * np.random.default_rng(seed).standard_normal(len(BOWL))
-        truth = smooth_truth(LR, WD, noisy, np.full(len(BOWL), noise))
+        truth = smooth_truth(LR, WD, noisy[None], noise**2 * np.eye(len(BOWL)))
         near = BOWL < 1.6
         errors.append(np.sqrt(np.mean((truth - BOWL)[near] ** 2)))
         wrong_raw += BOWL[np.argmin(noisy)] > 1.504
@@ -37,9 +37,23 @@ def test_truth_finds_the_minimum_of_a_noisy_bowl_better_than_the_raw_minimum():
 def test_truth_without_noise_is_the_loss_and_diverged_cells_are_infinite():
     losses = BOWL.copy()
     losses[-3:] = np.nan
-    truth = smooth_truth(LR, WD, losses, np.full(len(BOWL), np.nan))
+    truth = smooth_truth(LR, WD, losses[None])
     assert truth[:-3] == pytest.approx(BOWL[:-3], abs=1e-4)
     assert np.isinf(truth[-3:]).all() and np.argmin(truth) == np.argmin(BOWL)
+
+
+def test_a_seed_that_few_cells_have_does_not_lift_them_off_their_neighbours():
+    """Runs of one LR share their noise: a second seed of some WDs says nothing about the others' place."""
+    rng = np.random.default_rng(0)
+    flat = 1.5 + 0.01 * (LR + 9) ** 2
+    shared = 0.01**2 * (LR[:, None] == LR) + 1e-5**2 * np.eye(len(LR))
+    rows = 0.01 * rng.standard_normal((5, 6))[:, (LR + 12).astype(int)]
+    losses = flat + rows
+    losses[1:, WD != -6] = np.nan
+    truth = smooth_truth(LR, WD, losses, shared)
+    row = truth[LR == -9]
+    assert np.ptp(row) < 0.001
+    assert np.abs(np.nanmean(losses, axis=0)[LR == -9] - row.mean()).max() > 0.003, "means would lift it"
 
 
 def test_tuner_that_knows_the_truth_pays_one_run_and_has_no_regret():

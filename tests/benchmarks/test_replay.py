@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from landscape import Landscape, relabelled, seed_residuals
+from landscape import Landscape, relabelled
+from noise import SeedNoise, fit_noise
 from replay import Question, Replay
 
 from isotune.errors import InputError
@@ -114,27 +115,35 @@ def test_points_snap_to_the_nearest_cell():
     assert Replay(made(), 80).nearest(0.0, 5.0) == 5
 
 
-def test_seeds_add_residuals_to_whole_rows_and_seed_0_adds_none():
-    residuals = np.array([[0.1, 0.2, 0.3], [-0.1, -0.2, -0.3]])
-    landscape = made(residuals=residuals)
-    asked = [[Replay(landscape, 80, seed).answer(Question(0, budget)) for budget in BUDGETS] for seed in range(9)]
+def test_seeds_add_noise_to_whole_rows_and_seed_0_adds_none():
+    landscape = made(noise=SeedNoise(np.array([0.1, 0.2, 0.3]), np.ones((3, 3))))  # budgets share all of it
+    asked = [[Replay(landscape, 80, seed).answer(Question(0, budget)) for budget in BUDGETS] for seed in range(300)]
     added = np.array(asked) - LOSSES[0]
     assert np.allclose(added[0], 0)
-    assert {tuple(row) for row in added[1:].round(9)} == {(0.1, 0.2, 0.3), (-0.1, -0.2, -0.3)}
+    assert np.allclose(added[:, 1:], added[:, :1] * [2, 3], atol=1e-6)
+    assert added[1:, 0].std() == pytest.approx(0.1, rel=0.15)
     shifted = Replay(landscape, 80, 1)
     loss = shifted.answer(Question(0, 40, decayed=False))
     assert loss == pytest.approx(LOSSES[0, 1] + added[1, 1]), "the trunk moves with its decays"
 
 
-def test_seed_residuals_have_the_noise_of_one_run_and_no_effect_of_a_seed():
+def test_noise_is_found_as_it_was_planted():
+    """Levels of seeds and losses of cells are free; what near cells share and what each has by itself is told apart."""
     rng = np.random.default_rng(0)
-    cells, levels = rng.normal(size=(40, 2)), [0.0, 0.5, -0.3, 0.2]
-    by_seed = {seed: cells + level + 0.01 * rng.standard_normal((40, 2)) for seed, level in enumerate(levels)}
-    by_seed[3][7:] = math.nan  # the last seed is there for few cells
-    residuals, found = seed_residuals(by_seed)
-    assert residuals.shape == (120, 2)
-    assert np.sqrt(np.mean(residuals**2)) == pytest.approx(0.01, rel=0.15)
-    assert found[1] == pytest.approx(0.5, abs=0.01) and list(found) == [0, 1, 2]
+    u, z = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -6), np.linspace(0, 1.5, 6), indexing="ij"))
+    z = np.column_stack([z, z])
+    planted = SeedNoise(np.array([0.01, 0.02]), np.array([[1.0, 0.6], [0.6, 1.0]]), 0.8, 0.35, 0.03)
+    root, cells = planted.root(u, z), rng.normal(size=(36, 2))
+    by_seed = {
+        seed: cells + level + (root @ rng.standard_normal(72)).reshape(2, 36).T
+        for seed, level in enumerate([0.0, 0.5, -0.3, 0.2, 0.1])
+    }
+    by_seed[3][7:] = math.nan  # a seed that is there for few cells
+    found = fit_noise(u, z, by_seed)
+    assert found.deviations == pytest.approx(planted.deviations, rel=0.2)
+    assert (found.lr_length, found.memory_length) == (0.8, 0.35) and 0.01 <= found.own <= 0.1
+    assert found.correlations[0, 1] == pytest.approx(0.6, abs=0.25)
+    assert fit_noise(u, z, {0: cells}) is None, "one seed tells nothing"
 
 
 def test_relabelled_cells_keep_their_losses_and_scaled_noise():

@@ -8,12 +8,16 @@ budget D that is tuned for:
     z = log2(1 + n)          n = LR * WD * steps:   0 where memory has not turned over (n << 1), so that WD cannot
                                                     matter; log2 ELR plus a constant where it has (n >> 1)
 
-    log L = trend(u, z, d) + departure(u, z, d) + gap(u, z; d) + noise
+    log L = trend(u, z, d) + departure(u, z, d) + gap(u, z; d) + what the seed does + noise
 
 The trend is a cubic in u and a quadratic in z and d with Gaussian coefficients, so everything is linear and exact. The
 gap grows with the distance from the target budget (Brownian in d): a short run says less about a long one. That WD
 matters through z alone is the prior; a rival without it, smooth in log LR and log WD, stands beside it, and what is
 observed decides between them by their marginal likelihoods.
+
+What a seed does to a run it does to its neighbours too: runs with equal LR and n << 1 see the same data and take the
+same way, whatever their WD. So other WDs do not average it out, and it is no part of what is asked for. Points carry
+the seed; those without one (NaN) are the losses that seeds scatter about.
 
 The model is local: far above the best of its budget a loss says that it is bad, not how the bowl bends, so its noise
 is raised with its excess.
@@ -21,27 +25,35 @@ is raised with its excess.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
 from scipy import linalg
 
-# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano, small batch.
-CURVATURE = 0.008  # per octave^2 of LR
-DRIFT, DRIFT_DEVIATION = -0.25, 0.25  # octaves of the best LR per octave of budget: nano has -.4, the paper about 0
-DEPARTURE = 0.004
+# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano.
+CURVATURE = 0.009  # per octave^2 of LR
+DRIFT, DRIFT_DEVIATION = -0.3, 0.25  # octaves of the best LR per octave of budget: nano has -.4, the paper about 0
+DEPARTURE, PLAIN_DEPARTURE = 0.004, 0.01
 GAP = 0.006  # per square root of an octave of budget
-NOISE = 0.002  # of a loss: seed and evaluation
+NOISE = 0.0015  # of a loss, by itself
+SEED_NOISE = 0.0035  # shared by runs of one seed that are near each other in log2 LR, z and d
+SEED_SCALES = (0.5, 0.35, 1.0)
+SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
+# How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
+# deeper bowl. Each size is a rival with these odds, and evidence decides.
+SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
+MIN_WEIGHT = 0.01  # rivals below are dropped
 MAX_OBSERVATIONS = 300  # the lowest of each budget; the rest could not change an answer
 
-Points = np.ndarray  # [points x 4]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D
+Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A trend with Gaussian coefficients, and departures from it that are smooth in some coordinates."""
 
@@ -50,24 +62,35 @@ class Kernel:
     terms: Callable[[np.ndarray], np.ndarray] = field(repr=False)  # coordinates -> [points x terms]
     mean: np.ndarray = field(repr=False)
     deviation: np.ndarray = field(repr=False)
+    powers: np.ndarray = field(repr=False)  # how each term grows with the size of the loss's bowl
     scales: np.ndarray = field(repr=False)  # lengths over which departures change
-    departure: float = DEPARTURE
-    gap: float = GAP
+    departure: float
+    gap: float
 
     def place(self, points: Points) -> Placed:
         """The points as this kernel sees them, computed once."""
         coordinates = self.coordinates(points)
-        terms = self.terms(coordinates)
-        return Placed(terms @ self.mean, terms * self.deviation, coordinates[:, :2] / self.scales[:2], points[:, 3])
+        across = coordinates[:, :2] / self.scales[:2]
+        return Placed(self.terms(coordinates), across, points[:, 3], _seed_places(points), points[:, 4])
 
-    def covariance(self, first: Placed, second: Placed) -> np.ndarray:
-        """[first x second] before anything is observed."""
+    def expected(self, placed: Placed, size: float) -> np.ndarray:
+        """The log losses before anything is observed."""
+        return np.asarray(placed.terms @ (self.mean * size**self.powers))
+
+    def parts(self, first: Placed, second: Placed) -> Parts:
+        """What the covariance of two sets of points is made of, at any size."""
         nearness = np.exp(_square_distances(first.across, second.across) / -2)
-        return first.terms @ second.terms.T + nearness * self._along(first.budget, second.budget)
+        departures = nearness * self._along(first.budget, second.budget)
+        return Parts(self, first.terms, second.terms, departures, _seed_covariance(first, second))
 
-    def variance(self, placed: Placed) -> np.ndarray:
+    def variance(self, placed: Placed, size: float) -> np.ndarray:
         """The diagonal of the covariance of these points."""
-        return (placed.terms**2).sum(axis=1) + self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
+        trend = ((placed.terms * self._deviation(size)) ** 2).sum(axis=1)
+        departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
+        return np.asarray(trend + size**2 * departures + np.where(np.isnan(placed.seed), 0.0, SEED_NOISE**2))
+
+    def _deviation(self, size: float) -> np.ndarray:
+        return np.asarray(self.deviation * size**self.powers)
 
     def _along(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """What depends on the budgets alone, of which there are few."""
@@ -78,16 +101,33 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Points under a kernel: expected log losses, terms in units of their deviations, scaled coordinates, budgets."""
+class Parts:
+    """A covariance [first x second] that is to be had at several sizes."""
 
-    expected: np.ndarray
+    kernel: Kernel
+    first_terms: np.ndarray
+    second_terms: np.ndarray
+    departures: np.ndarray
+    seeds: np.ndarray | float
+
+    def covariance(self, size: float) -> np.ndarray:
+        """Before anything is observed."""
+        squares = self.kernel._deviation(size) ** 2
+        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures + self.seeds)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Points under a kernel: the trend's terms, scaled coordinates, budgets, and where a seed sees them."""
+
     terms: np.ndarray
     across: np.ndarray
     budget: np.ndarray
+    seed_places: np.ndarray
+    seed: np.ndarray
 
     def some(self, chosen: slice) -> Placed:
-        return Placed(self.expected[chosen], self.terms[chosen], self.across[chosen], self.budget[chosen])
+        return Placed(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -102,76 +142,121 @@ class Observations:
         return len(self.values)
 
 
-NOTHING = Observations(np.zeros((0, 4)), np.zeros(0), np.zeros(0))
+NOTHING = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
 
 
 def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kernel:
     """WD matters through n alone: not at all where n << 1, as ELR where n >> 1."""
 
     def coordinates(points: Points) -> np.ndarray:
-        lr, wd, steps, d = points.T
+        lr, wd, steps, d, _ = points.T
         return np.column_stack([lr - reference_log2_lr - DRIFT * d, np.log2(1 + 2.0 ** (lr + wd + steps)), d])
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
         return np.column_stack([np.ones(len(u)), d, d * d, u, u * u, u**3, u * d, u * u * d, z, z * z, z * u, z * d])
 
-    mean = [0, -0.08, 0.008, 0, CURVATURE, -0.0015, 0, 0, 0.002, 0.009, 0, 0]
-    slope = 2 * CURVATURE * deviation_octaves
-    turn = 2 * CURVATURE * DRIFT_DEVIATION
-    deviation = [3, 0.05, 0.01, slope, 0.005, 0.0015, turn, 0.002, 0.006, 0.005, 0.003, 0.004]
-    return Kernel("invariant", coordinates, terms, np.array(mean), np.array(deviation), np.array([1.5, 1.2, 1.5]))
+    prior = np.array(
+        [  # mean, deviation, power of the size
+            (0.0, 3.0, 0.0),  # 1
+            (-0.07, 0.05, 0.5),  # d
+            (0.012, 0.012, 1.0),  # d^2
+            (0.0, 2 * CURVATURE * deviation_octaves, 1.0),  # u
+            (CURVATURE, 0.5 * CURVATURE, 1.0),  # u^2
+            (-0.0014, 0.001, 1.0),  # u^3
+            (0.0, 2 * CURVATURE * DRIFT_DEVIATION, 1.0),  # u d: how much the optimum drifts
+            (-0.001, 0.003, 1.0),  # u^2 d
+            (0.004, 0.006, 0.5),  # z
+            (0.008, 0.003, 0.5),  # z^2
+            (-0.006, 0.003, 1.0),  # z u: with a higher WD the best LR is higher
+            (0.0, 0.003, 1.0),  # z d
+        ]
+    )
+    return Kernel("invariant", coordinates, terms, *_columns(prior), np.array([1.5, 1.2, 1.5]), DEPARTURE, GAP)
 
 
 def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
     """No invariance: smooth in log LR, log WD and log budget."""
 
     def coordinates(points: Points) -> np.ndarray:
-        lr, wd, _, d = points.T
+        lr, wd, _, d, _ = points.T
         return np.column_stack([lr - reference_log2_lr, (wd - reference_log2_wd) / 1.5, d])
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, v, d = c.T
         return np.column_stack([np.ones(len(u)), d, d * d, u, v, u * u, v * v, u * v, u * d, v * d])
 
-    mean = np.array([0, -0.08, 0.008, 0, 0, 0.006, 0.006, 0, 0, 0])
-    deviation = np.array([3, 0.05, 0.01, 0.03, 0.03, 0.006, 0.006, 0.006, 0.006, 0.006])
-    return Kernel("plain", coordinates, terms, mean, deviation, np.array([1.5, 1.5, 1.5]), departure=0.01)
+    prior = np.array(
+        [  # mean, deviation, power of the size
+            (0.0, 3.0, 0.0),  # 1
+            (-0.07, 0.05, 0.5),  # d
+            (0.012, 0.012, 1.0),  # d^2
+            (0.0, 0.03, 1.0),  # u
+            (0.0, 0.03, 1.0),  # v
+            (0.006, 0.006, 1.0),  # u^2
+            (0.006, 0.006, 1.0),  # v^2
+            (0.0, 0.006, 1.0),  # u v
+            (0.0, 0.006, 1.0),  # u d
+            (0.0, 0.006, 1.0),  # v d
+        ]
+    )
+    return Kernel("plain", coordinates, terms, *_columns(prior), np.array([1.5, 1.5, 1.5]), PLAIN_DEPARTURE, GAP)
+
+
+def _columns(prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return prior[:, 0], prior[:, 1], prior[:, 2]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One way in which the losses may be: a kernel, and how steep the bowl is."""
+
+    kernel: Kernel
+    size: float
+    weight: float  # its probability
 
 
 @dataclass(frozen=True)
 class Belief:
-    """Kernels with their weights, given what was observed."""
+    """The rivals with their probabilities, given what was observed."""
 
-    kernels: tuple[Kernel, ...]
-    weights: np.ndarray
+    rivals: tuple[Rival, ...]
     observations: Observations
-    _solved: tuple[_Solved, ...] = field(repr=False)
+    _placed: dict[str, Placed] = field(repr=False)  # the observations, by kernel
+    _solved: tuple[_Solved, ...] = field(repr=False)  # the same, by rival
 
     def at(self, points: Points) -> Posterior:
         """The log losses at these points."""
-        placed, means, explained = [], [], []
-        for kernel, solved in zip(self.kernels, self._solved, strict=True):
-            here = kernel.place(points)
+        kernels = {rival.kernel.name: rival.kernel for rival in self.rivals}
+        placed = {name: kernel.place(points) for name, kernel in kernels.items()}
+        seen = {name: kernel.parts(self._placed[name], placed[name]) for name, kernel in kernels.items()}
+        means, explained = [], []
+        for rival, solved in zip(self.rivals, self._solved, strict=True):
+            name = rival.kernel.name
             known = np.zeros((0, len(points)))
-            if len(solved.residual):
-                seen = kernel.covariance(solved.placed, here)
-                known = linalg.solve_triangular(solved.root, seen, lower=True, check_finite=False)
-            placed.append(here)
-            means.append(here.expected + known.T @ solved.residual)
+            if len(self.observations):
+                known = _solve(solved.root, seen[name].covariance(rival.size))
+            means.append(rival.kernel.expected(placed[name], rival.size) + known.T @ solved.residual)
             explained.append(known)
-        return Posterior(self.kernels, self.weights, tuple(placed), np.array(means), tuple(explained))
+        return Posterior(self.rivals, placed, np.array(means), tuple(explained))
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """The log losses at some points: each kernel's, and of all together."""
+    """The log losses at some points: each rival's, and of all together."""
 
-    kernels: tuple[Kernel, ...]
-    weights: np.ndarray
-    _placed: tuple[Placed, ...] = field(repr=False)
-    _means: np.ndarray = field(repr=False)  # [kernels x points]
+    rivals: tuple[Rival, ...]
+    _placed: dict[str, Placed] = field(repr=False)
+    _means: np.ndarray = field(repr=False)  # [rivals x points]
     _explained: tuple[np.ndarray, ...] = field(repr=False)  # [observations x points], whose squares add up
+
+    def probability(self, kernel_name: str) -> float:
+        """That this kernel is the right one."""
+        return float(sum(rival.weight for rival in self.rivals if rival.kernel.name == kernel_name))
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return np.array([rival.weight for rival in self.rivals])
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -180,61 +265,81 @@ class Posterior:
     @cached_property
     def deviation(self) -> np.ndarray:
         own = [
-            kernel.variance(placed) - (known**2).sum(axis=0)
-            for kernel, placed, known in zip(self.kernels, self._placed, self._explained, strict=True)
+            rival.kernel.variance(self._placed[rival.kernel.name], rival.size) - (known**2).sum(axis=0)
+            for rival, known in zip(self.rivals, self._explained, strict=True)
         ]
         return np.sqrt(np.maximum(0.0, self.weights @ (np.array(own) + (self._means - self.mean) ** 2)))
 
     def covariance(self, first: slice, second: slice) -> np.ndarray:
-        """[first x second] over all kernels."""
-        total = 0.0
-        for index, weight in enumerate(self.weights):
+        """[first x second] over all rivals."""
+        total = np.zeros((len(self.mean[first]), len(self.mean[second])))
+        parts: dict[str, Parts] = {}
+        for index, rival in enumerate(self.rivals):
             apart = self._means[index] - self.mean
-            total = total + weight * (self._own(index, first, second) + np.outer(apart[first], apart[second]))
-        return np.asarray(total)
+            total += rival.weight * (self._own(index, first, second, parts) + np.outer(apart[first], apart[second]))
+        return total
 
     def draws(self, chosen: slice, count: int, rng: np.random.Generator) -> np.ndarray:
-        """[count x chosen] joint draws, each from one of the kernels."""
+        """[count x chosen] joint draws, each from one of the rivals."""
         drawn = []
+        parts: dict[str, Parts] = {}
         for index, share in enumerate(rng.multinomial(count, self.weights)):
             mean = self._means[index][chosen]
             if share:
-                covariance = self._own(index, chosen, chosen)
+                covariance = self._own(index, chosen, chosen, parts)
                 root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(mean)))
                 drawn.append(mean + rng.standard_normal((share, len(mean))) @ root.T)
         return np.concatenate(drawn)
 
-    def _own(self, index: int, first: slice, second: slice) -> np.ndarray:
-        placed, known = self._placed[index], self._explained[index]
-        prior = self.kernels[index].covariance(placed.some(first), placed.some(second))
-        return np.asarray(prior - known[:, first].T @ known[:, second])
+    def _own(self, index: int, first: slice, second: slice, parts: dict[str, Parts]) -> np.ndarray:
+        """One rival's covariance; `parts` keeps what those of the same kernel share."""
+        rival, known = self.rivals[index], self._explained[index]
+        name, kernel = rival.kernel.name, rival.kernel
+        if name not in parts:
+            parts[name] = kernel.parts(self._placed[name].some(first), self._placed[name].some(second))
+        return np.asarray(parts[name].covariance(rival.size) - known[:, first].T @ known[:, second])
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """The observations under one kernel: Cholesky factor of their covariance, and their residual whitened by it."""
+    """The observations under one rival: Cholesky factor of their covariance, and their residual whitened by it."""
 
-    placed: Placed
     root: np.ndarray
     residual: np.ndarray
 
 
-def believe(kernels: Sequence[Kernel], odds: Sequence[float], observations: Observations) -> Belief:
-    """The posterior; `odds` are the kernels' prior weights, up to a factor."""
+def believe(
+    kernels: Mapping[Kernel, float], observations: Observations, sizes: Mapping[float, float] | None = None
+) -> Belief:
+    """The posterior; kernels and sizes come with their odds, up to a factor. Rivals without a chance are dropped."""
     observed = _lowest(observations)
-    log_weights = np.log(np.asarray(odds, dtype=float))
-    solved = []
-    for index, kernel in enumerate(kernels):
-        placed = kernel.place(observed.points)
-        covariance = kernel.covariance(placed, placed) + np.diag(observed.noise**2 + 1e-12)
-        root = np.linalg.cholesky(covariance)
-        residual = observed.values - placed.expected
-        if len(observed):
-            residual = linalg.solve_triangular(root, residual, lower=True, check_finite=False)
-        log_weights[index] -= float(residual @ residual) / 2 + float(np.log(np.diag(root)).sum())
-        solved.append(_Solved(placed, root, residual))
-    weights = np.exp(log_weights - log_weights.max())
-    return Belief(tuple(kernels), weights / weights.sum(), observed, tuple(solved))
+    placed = {kernel.name: kernel.place(observed.points) for kernel in kernels}
+    tried: list[tuple[Kernel, float, float, _Solved]] = []
+    for kernel, odds in kernels.items():
+        parts = kernel.parts(placed[kernel.name], placed[kernel.name])
+        for size, size_odds in (SIZES if sizes is None else sizes).items():
+            residual = observed.values - kernel.expected(placed[kernel.name], size)
+            solved = _solve_observed(parts.covariance(size), residual, observed.noise)
+            log_weight = math.log(odds * size_odds) - float(solved.residual @ solved.residual) / 2
+            tried.append((kernel, size, log_weight - float(np.log(np.diag(solved.root)).sum()), solved))
+    weights = np.exp([log_weight - max(one[2] for one in tried) for _, _, log_weight, _ in tried])
+    weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
+    weights /= weights.sum()
+    kept = [(one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
+    rivals = tuple(Rival(kernel, size, weight) for (kernel, size, _, _), weight in kept)
+    return Belief(rivals, observed, placed, tuple(solved for (*_, solved), _ in kept))
+
+
+def _solve_observed(covariance: np.ndarray, residual: np.ndarray, noise: np.ndarray) -> _Solved:
+    if not len(residual):
+        return _Solved(covariance, residual)
+    covariance[np.diag_indices_from(covariance)] += noise**2 + 1e-12
+    root = linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+    return _Solved(root, _solve(root, residual))
+
+
+def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.asarray(linalg.solve_triangular(root, right, lower=True, check_finite=False))
 
 
 def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:
@@ -253,6 +358,19 @@ def _lowest(observations: Observations) -> Observations:
         return observations
     kept = np.sort(np.argsort(observations.noise, kind="stable")[:MAX_OBSERVATIONS])
     return Observations(observations.points[kept], observations.values[kept], observations.noise[kept])
+
+
+def _seed_places(points: Points) -> np.ndarray:
+    lr, wd, steps, d, _ = points.T
+    memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + 2.0 ** (lr + wd + steps)) / SEED_SCALES[1])
+    return np.column_stack([lr / SEED_SCALES[0], memory, d / SEED_SCALES[2]])
+
+
+def _seed_covariance(first: Placed, second: Placed) -> np.ndarray | float:
+    if np.isnan(first.seed).all() or np.isnan(second.seed).all():
+        return 0.0
+    same = first.seed[:, None] == second.seed
+    return np.where(same, SEED_NOISE**2 * np.exp(_square_distances(first.seed_places, second.seed_places) / -2), 0.0)
 
 
 def _square_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -95,11 +95,13 @@ class Goal:
         settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))
 
-    def points(self, cells: np.ndarray, tokens: np.ndarray | int) -> np.ndarray:
-        """[cells x 4] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget."""
+    def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:
+        """[cells x 5] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget, seed (NaN:
+        what seeds scatter about)."""
         tokens = np.broadcast_to(np.asarray(tokens, dtype=float), len(cells))
         steps = np.full(len(cells), np.nan) if self.tokens_per_step is None else tokens / self.tokens_per_step
-        return np.column_stack([cells, np.log2(steps), np.log2(tokens / self.tokens)])
+        seeds = np.broadcast_to(np.asarray(seeds, dtype=float), len(cells))
+        return np.column_stack([cells, np.log2(steps), np.log2(tokens / self.tokens), seeds])
 
 
 def make_rungs(tokens: int, decay_tokens: int) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from isotune.tune.belief import (
 from isotune.tune.questions import Answer, Goal, Prices, Question
 
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
+EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
 NUM_DRAWS = 256
 DIVERGED_EXCESS = 0.15  # a diverged run counts as this much worse than the worst of its budget
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
@@ -82,7 +83,7 @@ def suggest(
     recommendation: Recommendation | None = None
     places = np.vstack([candidates.targets, candidates.points])
     for _ in range(count):
-        posterior = believe(_kernels(goal), _odds(goal), observed).at(places)
+        posterior = believe(_kernels(goal), observed).at(places)
         recommendation = recommendation or recommend(goal, posterior, random_seed)
         best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
         if best is None:
@@ -110,12 +111,11 @@ def recommend(goal: Goal, posterior: Posterior, random_seed: int = 0) -> Recomme
     cells = goal.space.cells
     targets = slice(0, len(cells))
     mean = posterior.mean[targets]
-    best = int(np.argmin(mean))
+    best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
     draws = posterior.draws(targets, NUM_DRAWS, np.random.default_rng(random_seed))
     regrets = np.expm1(draws[:, best] - draws.min(axis=1))
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
     others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
-    names = [kernel.name for kernel in posterior.kernels]
     return Recommendation(
         2.0 ** float(cells[best, 0]),
         2.0 ** float(cells[best, 1]),
@@ -125,13 +125,18 @@ def recommend(goal: Goal, posterior: Posterior, random_seed: int = 0) -> Recomme
         float(np.quantile(regrets, goal.level)),
         goal.level,
         tuple((2.0 ** float(cells[i, 0]), 2.0 ** float(cells[i, 1])) for i in others),
-        float(posterior.weights[names.index("invariant")]) if "invariant" in names else math.nan,
+        math.nan if goal.tokens_per_step is None else posterior.probability("invariant"),
     )
+
+
+def _surest(mean: np.ndarray, deviation: np.ndarray, even: float) -> int:
+    """Of the places with the lowest expected losses the one that is known best."""
+    return int(np.argmin(np.where(mean <= mean.min() + even, deviation, np.inf)))
 
 
 def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
     """The belief that answers lead to; several seeds of one question count as what they are, several."""
-    return believe(_kernels(goal), _odds(goal), _observations(goal, answers))
+    return believe(_kernels(goal), _observations(goal, answers))
 
 
 # What is known
@@ -147,7 +152,8 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
         here = ~diverged & (tokens == tokens[index])
         known = values[here] if here.any() else values[~diverged]
         values[index] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
-    return with_noise(goal.points(cells, tokens), values, noise)
+    seeds = np.array([answer.question.seed for answer in usable], dtype=float)
+    return with_noise(goal.points(cells, tokens, seeds), values, noise)
 
 
 def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question]) -> Observations:
@@ -155,8 +161,9 @@ def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question
     usable = [question for question in pending if question.tokens <= goal.tokens]
     if not usable:
         return observed
-    points = goal.points(_log2_cells(usable), np.array([question.tokens for question in usable]))
-    return _as_expected(observed, points, believe(_kernels(goal), _odds(goal), observed).at(points).mean)
+    tokens, seeds = (np.array([getattr(question, name) for question in usable]) for name in ("tokens", "seed"))
+    points = goal.points(_log2_cells(usable), tokens, seeds)
+    return _as_expected(observed, points, believe(_kernels(goal), observed).at(points).mean)
 
 
 def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarray) -> Observations:
@@ -168,17 +175,14 @@ def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarra
     )
 
 
-def _kernels(goal: Goal) -> tuple[Kernel, ...]:
+def _kernels(goal: Goal) -> dict[Kernel, float]:
+    """What the losses may be like, with odds."""
     cells = goal.space.cells
     middle, reach = (cells.max(axis=0) + cells.min(axis=0)) / 2, (cells.max(axis=0) - cells.min(axis=0)) / 2
     plain = plain_kernel(float(middle[0]), float(middle[1]))
     if goal.tokens_per_step is None:
-        return (plain,)
-    return invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25)), plain
-
-
-def _odds(goal: Goal) -> tuple[float, ...]:
-    return (1.0,) if goal.tokens_per_step is None else (INVARIANCE_ODDS, 1.0)
+        return {plain: 1.0}
+    return {invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25)): INVARIANCE_ODDS, plain: 1.0}
 
 
 def _log2_cells(questions: Sequence[Question]) -> np.ndarray:
@@ -221,7 +225,7 @@ class _Candidates:
                 questions.append(question)
                 kept.append(index)
         listed = prices(questions) if prices else [question.tokens for question in questions]
-        points = goal.points(cells[rows[kept]], tokens[kept])
+        points = goal.points(cells[rows[kept]], tokens[kept], 0.0)
         return _Candidates(
             questions, points, np.maximum(1.0, np.array(listed, dtype=float)), goal.points(cells, goal.tokens)
         )
@@ -238,10 +242,14 @@ class _Candidates:
         """Among those with a fair part of the largest gain the one with most gain per token."""
         if len(chosen) == len(self.questions):
             return None
-        gains = expected_gains(posterior, len(self.targets))
+        gains = expected_gains(posterior, len(self.targets), self._expected_noise(posterior))
         gains[list(chosen)] = -1.0
         worth = gains >= MIN_GAIN_SHARE * gains.max()
         return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
+
+    def _expected_noise(self, posterior: Posterior) -> np.ndarray:
+        """Of each question's answer: an answer that is expected to be bad will say little."""
+        return with_noise(self.points, posterior.mean[len(self.targets) :]).noise
 
 
 def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
@@ -255,7 +263,7 @@ def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Seque
     return possible | np.isin(learning_rates, finished)
 
 
-def expected_gains(posterior: Posterior, num_targets: int, noise: float = NOISE) -> np.ndarray:
+def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.ndarray = NOISE) -> np.ndarray:
     """By how much an answer at each later point lowers the lowest expected log loss of the targets, which come first:
     the knowledge gradient."""
     targets, points = slice(0, num_targets), slice(num_targets, None)
