@@ -20,6 +20,7 @@ class Contender:
 
 CONTENDERS = {
     "isotune": Contender(ours.isotune),
+    "isotune-without-readings": Contender(ours.isotune_without_readings),
     "isotune-without-invariance": Contender(ours.isotune_without_invariance),
     "isotune-without-rungs": Contender(ours.isotune_without_rungs),
     "grid": Contender(baselines.grid),

@@ -14,6 +14,7 @@ from replay import Question, Replay, Spent
 from isotune.tune import Answer, Goal, Space, suggest
 from isotune.tune import Question as Asked
 from isotune.tune.questions import MIN_DECAYS_PER_RUNG
+from isotune.tune.readings import Trunk, read_off
 
 LAST_SHARE = 0.2
 
@@ -21,6 +22,11 @@ LAST_SHARE = 0.2
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """The tuner as users have it; it draws no random numbers, so that only the replay's seed makes a difference."""
     return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay))
+
+
+def isotune_without_readings(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
+    """Nothing is read off trunks: only decays that were trained count."""
+    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), reads=False)
 
 
 def isotune_without_invariance(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -41,7 +47,9 @@ def _rungs(replay: Replay) -> tuple[int, ...]:
     )
 
 
-def _tuned(replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...]) -> Iterator[Spent]:
+def _tuned(
+    replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...], reads: bool = True
+) -> Iterator[Spent]:
     pairs = [(2.0**lr, 2.0**wd) for lr, wd in zip(replay.log2_lr.tolist(), replay.log2_wd.tolist(), strict=True)]
     cells = {pair: cell for cell, pair in enumerate(pairs)}
     space = Space(only=tuple(pairs))
@@ -50,9 +58,11 @@ def _tuned(replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...
     def prices(questions: list[Asked]) -> list[int]:
         return [replay.price(_question(question, cells)) for question in questions]
 
+    decay_tokens = replay.budget - replay.branch(replay.budget)
     answers: list[Answer] = []
     while True:
-        suggestion = suggest(goal, answers, prices)
+        read = read_off(_trunks(replay, answers, cells), answers, rungs, decay_tokens) if reads else []
+        suggestion = suggest(goal, answers + read, prices)
         best = suggestion.recommendation
         yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done and bool(answers))
         is_sure = answers and best.regret <= LAST_SHARE * goal.tolerance
@@ -61,6 +71,11 @@ def _tuned(replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...
         asked = suggestion.questions[0]
         loss = replay.answer(_question(asked, cells))
         answers.append(Answer(asked, loss, "finished" if np.isfinite(loss) else "diverged"))
+
+
+def _trunks(replay: Replay, answers: list[Answer], cells: dict[tuple[float, float], int]) -> Iterator[Trunk]:
+    for pair in dict.fromkeys((answer.question.learning_rate, answer.question.weight_decay) for answer in answers):
+        yield Trunk(*pair, replay.curve(cells[pair]))
 
 
 def _question(asked: Asked, cells: dict[tuple[float, float], int]) -> Question:

@@ -30,11 +30,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question: a loss, or NaN for a run that diverged."""
+    """What came of a question: a loss, or NaN for a run that diverged; "read" was not trained but read off a trunk."""
 
     question: Question
     loss: float
-    status: Literal["finished", "diverged"] = "finished"
+    status: Literal["finished", "diverged", "read"] = "finished"
     noise: float | None = None  # standard deviation of log loss, where it is known
 
     @property

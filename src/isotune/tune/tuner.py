@@ -83,7 +83,7 @@ def suggest(
     recommendation: Recommendation | None = None
     places = np.vstack([candidates.targets, candidates.points])
     for _ in range(count):
-        posterior = believe(_kernels(goal), observed).at(places)
+        posterior = believe(kernels_of(goal), observed).at(places)
         recommendation = recommendation or recommend(goal, posterior, random_seed)
         best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
         if best is None:
@@ -136,7 +136,7 @@ def _surest(mean: np.ndarray, deviation: np.ndarray, even: float) -> int:
 
 def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
     """The belief that answers lead to; several seeds of one question count as what they are, several."""
-    return believe(_kernels(goal), _observations(goal, answers))
+    return believe(kernels_of(goal), _observations(goal, answers))
 
 
 # What is known
@@ -163,7 +163,7 @@ def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question
         return observed
     tokens, seeds = (np.array([getattr(question, name) for question in usable]) for name in ("tokens", "seed"))
     points = goal.points(_log2_cells(usable), tokens, seeds)
-    return _as_expected(observed, points, believe(_kernels(goal), observed).at(points).mean)
+    return _as_expected(observed, points, believe(kernels_of(goal), observed).at(points).mean)
 
 
 def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarray) -> Observations:
@@ -175,7 +175,7 @@ def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarra
     )
 
 
-def _kernels(goal: Goal) -> dict[Kernel, float]:
+def kernels_of(goal: Goal) -> dict[Kernel, float]:
     """What the losses may be like, with odds."""
     cells = goal.space.cells
     middle, reach = (cells.max(axis=0) + cells.min(axis=0)) / 2, (cells.max(axis=0) - cells.min(axis=0)) / 2
@@ -212,7 +212,8 @@ class _Candidates:
 
     @staticmethod
     def of(goal: Goal, answers: Sequence[Answer], leave_out: Sequence[Question], prices: Prices | None) -> _Candidates:
-        known = {_key(question) for question in (*(answer.question for answer in answers), *leave_out)}
+        asked = (answer.question for answer in answers if answer.status != "read")
+        known = {_key(question) for question in (*asked, *leave_out)}
         cells = goal.space.cells
         rows = np.repeat(np.arange(len(cells)), len(goal.rungs))
         tokens = np.tile(np.array(goal.rungs), len(cells))
