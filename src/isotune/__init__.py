@@ -8,9 +8,9 @@
     >>> recipe.num_steps
     10000
 
-`isotune.train(recipe, "studies/first")` trains it (with `pip install 'isotune[train]'`) and returns its `Trajectory`;
-`isotune.Study.open("studies/first")` reads what is there, without torch. `isotune.run_sweep(recipes, "studies/grid")`
-trains many, each shared prefix once.
+`isotune.train_recipe(recipe, "studies/first")` trains it (with `pip install 'isotune[train]'`) and returns its
+`Trajectory`; `isotune.Study.open("studies/first")` reads what is there, without torch.
+`isotune.run_sweep(recipes, "studies/grid")` trains many, each shared prefix once.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,8 @@ from isotune.runs import Evaluation, RunInfo, Study, Trajectory, read_table
 if TYPE_CHECKING:
     from isotune.corpus import open_corpus, prepare
     from isotune.sweep import read_sweep, run_sweep
-    from isotune.train import Execution, train
+    from isotune.train import Execution
+    from isotune.train import train as train_recipe
 
 __all__ = [
     "PRESETS",
@@ -66,18 +67,19 @@ __all__ = [
     "read_table",
     "run_sweep",
     "square_root_rule",
-    "train",
+    "train_recipe",
     "wsd",
 ]
 
-# Rooms that need more than the core, opened when first asked for.
+# Rooms that need more than the core, opened when first asked for: the name here, the room, the name there. A name must
+# not be that of a room, which Python puts in its place as soon as anything imports the room.
 _LAZY = {
-    "Execution": "isotune.train",
-    "open_corpus": "isotune.corpus",
-    "prepare": "isotune.corpus",
-    "read_sweep": "isotune.sweep",
-    "run_sweep": "isotune.sweep",
-    "train": "isotune.train",
+    "Execution": ("isotune.train", "Execution"),
+    "open_corpus": ("isotune.corpus", "open_corpus"),
+    "prepare": ("isotune.corpus", "prepare"),
+    "read_sweep": ("isotune.sweep", "read_sweep"),
+    "run_sweep": ("isotune.sweep", "run_sweep"),
+    "train_recipe": ("isotune.train", "train"),
 }
 
 
@@ -86,4 +88,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'isotune' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    room, there = _LAZY[name]
+    return getattr(importlib.import_module(room), there)

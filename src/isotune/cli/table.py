@@ -90,7 +90,7 @@ def show(
 ) -> None:
     """Show the table in FOLDER: what it holds, what it cost, and losses over learning rate and weight decay."""
     opened = read_table(folder)
-    budgets = [parse_tokens("--tokens", value) for value in tokens]
+    budgets = [_nearest_budget(opened, parse_tokens("--tokens", value)) for value in tokens]
     grids = make_grids(opened, column, tokens=budgets, seed=seed, batch_sizes=batch_sizes)
     if as_json:
         click.echo(json.dumps(_facts(opened) | {"grids": [_plain(grid) for grid in grids]}, indent=1))
@@ -120,6 +120,13 @@ def _completeness(opened: Table) -> str:
         return ""
     num_planned, num_missing = len(opened.planned()), len(opened.manifest["missing"])
     return ", complete" if opened.is_complete else f", {num_missing} of {num_planned} planned runs missing"
+
+
+def _nearest_budget(opened: Table, tokens: int) -> int:
+    """A budget as it was shown, "2.75M", stands for the one that it was rounded from."""
+    known = {row.tokens for run in opened.runs() for row in opened.decays(run.run)}
+    alike = [budget for budget in known if format_tokens(budget) == format_tokens(tokens)]
+    return alike[0] if len(alike) == 1 else tokens
 
 
 def _summary(opened: Table) -> str:

@@ -73,6 +73,11 @@ def open_source(
     """
     options = make_options(mapping, loss, run_column, settings, settings_file, weight_decay_convention, experiment)
     importer, source = _choose(source, kind)
+    if settings_file is not None and importer is not files:
+        raise InputError(
+            f"a settings file goes with CSV, Parquet and JSONL files, not with {importer.NAME}: leave settings_file= "
+            "(--settings-file) out, or give settings of all runs with settings= (--set)"
+        )
     notes = Notes()
     assembly = Assembly(options, importer.NAMES, notes)
     names = dict(importer.NAMES) | dict(options.mapping)

@@ -1,0 +1,55 @@
+"""What a seed does to the loss after a decay, and how far neighbours share it.
+
+    python experiments/seed_noise.py [TABLE ...]
+
+For each family of the tables that has cells with several seeds: the deviation of one run at each budget beyond what its
+seed adds to all cells, over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, and the
+part that each has by itself (benchmarks/tuners/noise.py). Writes experiments/results/seed_noise.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "benchmarks" / "tuners"))
+
+from landscape import Landscape
+from scenarios import TABLES, landscapes
+
+
+def main() -> None:
+    names = sys.argv[1:] or sorted(folder.parent.name for folder in TABLES.glob("*/manifest.json"))
+    found = {}
+    for name in names:
+        for family, landscape in landscapes(name).items():
+            if landscape.noise is not None:
+                found[f"{name}, {family}"] = described(landscape)
+    text = json.dumps(found, indent=1)
+    (HERE / "results" / "seed_noise.json").write_text(text + "\n")
+    print(text)
+
+
+def described(landscape: Landscape) -> dict[str, object]:
+    noise = landscape.noise
+    assert noise is not None
+    losses = np.array(list(landscape.by_seed.values()))
+    several = np.isfinite(losses).all(axis=2).sum(axis=0)
+    relative = noise.deviations / landscape.truths.min(axis=0)
+    return {
+        "cells_by_number_of_seeds": {str(count): int(np.sum(several == count)) for count in np.unique(several)},
+        "relative_deviation_by_budget": {
+            str(budget): float(f"{value:.3g}") for budget, value in zip(landscape.budgets, relative, strict=True)
+        },
+        "shared_over_octaves_of_lr": noise.lr_length,
+        "shared_over_log2_of_1_plus_n": noise.memory_length,
+        "own_part_of_variance": noise.own,
+    }
+
+
+if __name__ == "__main__":
+    main()
