@@ -194,8 +194,10 @@ def _tokens(answers: Sequence[Answer]) -> np.ndarray:
     return np.array([answer.question.tokens for answer in answers], dtype=float)
 
 
-def _key(question: Question) -> tuple[float, float, int]:
-    return round(math.log2(question.learning_rate), 6), round(math.log2(question.weight_decay), 6), question.tokens
+def _keys(questions: Sequence[Question]) -> set[tuple[tuple[float, ...], int]]:
+    """Of each question its place and budget, equal where only the last digits of the settings differ."""
+    places = _log2_cells(questions).round(6).tolist()
+    return {(tuple(place), question.tokens) for place, question in zip(places, questions, strict=True)}
 
 
 # What to ask
@@ -212,19 +214,19 @@ class _Candidates:
 
     @staticmethod
     def of(goal: Goal, answers: Sequence[Answer], leave_out: Sequence[Question], prices: Prices | None) -> _Candidates:
-        asked = (answer.question for answer in answers if answer.status != "read")
-        known = {_key(question) for question in (*asked, *leave_out)}
+        known = _keys([*(answer.question for answer in answers if answer.status != "read"), *leave_out])
         cells = goal.space.cells
+        places = [tuple(place) for place in cells.round(6).tolist()]
         rows = np.repeat(np.arange(len(cells)), len(goal.rungs))
         tokens = np.tile(np.array(goal.rungs), len(cells))
         lr, wd = (2.0**cells).T
         possible = _not_hopeless(lr[rows], tokens, answers)
-        questions, kept = [], []
-        for index in np.flatnonzero(possible):
-            question = Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index]))
-            if _key(question) not in known:
-                questions.append(question)
-                kept.append(index)
+        kept = [
+            index
+            for index in np.flatnonzero(possible).tolist()
+            if (places[rows[index]], int(tokens[index])) not in known
+        ]
+        questions = [Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index])) for index in kept]
         listed = prices(questions) if prices else [question.tokens for question in questions]
         points = goal.points(cells[rows[kept]], tokens[kept], 0.0)
         return _Candidates(
