@@ -3,83 +3,44 @@
     python experiments/tables.py plan               # what is there and what is missing, in tokens
     python experiments/tables.py run [SWEEP ...]    # trains in this order; kill and repeat as you like
     python experiments/tables.py export [TABLE ...] # writes tables/<table> from what is finished
+    python experiments/tables.py verify [TABLE ...] # trains a first stretch of each table again and compares
+    python experiments/tables.py sheet [TABLE ...]  # what the data sheets tables/<table>.md show, from the tables
 
-Hours of two cores. A partial table says so.
+`run` takes hours of two cores. A partial table says so. `verify` and `sheet` need no study, only the tables.
 """
 
+import json
 import os
+import subprocess
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from isotune.claims.sweeps import DESCRIPTIONS, SWEEPS
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
-from isotune.runs import Study, export_table
+from isotune.runs import Study, export_table, read_table
 from isotune.sweep.grids import read_sweep
 from isotune.sweep.plan import make_plan
 
 HERE = Path(__file__).parent
-STUDIES, TABLES = Path("studies"), HERE.parent / "tables"
-# Evaluation on 128 windows every 61,440 tokens takes 5 % of the time; 240 steps of batch 4, 15 of batch 64.
-NANO = {
-    "every_tokens": 61_440,
-    "windows": 128,
-    "final_windows": 4096,
-    "noise_every_tokens": 12_288,
-    "noise_sequences": 8,
-}
-SMALL32 = NANO | {"every_tokens": 122_880, "windows": 256, "noise_every_tokens": 49_152}
+STUDIES, TABLES, RESULTS = Path("studies"), HERE.parent / "tables", HERE / "results"
 
 
-@dataclass(frozen=True)
-class TableSweep:
-    table: str
-    name: str
-    study: str
-    measured: dict[str, int]
-
-    @property
-    def recipes(self):
-        return read_sweep(HERE / "tables" / f"{self.name}.toml").recipes
-
-    @property
-    def folder(self):
-        return STUDIES / self.study
+def recipes_of(sweep):
+    return read_sweep(HERE / "tables" / f"{sweep.name}.toml").recipes
 
 
-# In the order of need: claims and tuners want the grids first, then their noise, then the rest.
-SWEEPS = [
-    TableSweep("nano", "nano-small", "nano", NANO),
-    TableSweep("nano", "nano-large", "nano", NANO),
-    TableSweep("nano", "nano-low", "nano", NANO),
-    TableSweep("small32", "small32-small", "small32", SMALL32),
-    TableSweep("nano", "nano-switch", "nano", NANO),
-    TableSweep("nano", "nano-seeds", "nano", NANO),
-    TableSweep("nano-variants", "nano-perturbed", "nano-perturbed", NANO),
-    TableSweep("small32", "small32-seeds", "small32", SMALL32),
-    TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9", NANO),
-    TableSweep("nano-variants", "nano-beta2-0.99", "nano-beta2-0.99", NANO),
-    TableSweep("nano-variants", "nano-init-0.25", "nano-init-0.25", NANO),
-    TableSweep("nano-variants", "nano-init-0.5", "nano-init-0.5", NANO),
-    TableSweep("nano-variants", "nano-init-2", "nano-init-2", NANO),
-    TableSweep("nano-variants", "nano-init-4", "nano-init-4", NANO),
-    TableSweep("small32", "small32-large", "small32", SMALL32),
-    TableSweep("small32-variants", "small32-perturbed", "small32-perturbed", SMALL32),
-]
-DESCRIPTIONS = {
-    "nano": "AdamW on a 133K-parameter byte-level decoder: LR x WD at batch 4 and 64, seeds, batch switches.",
-    "small32": "AdamW on a 42K-parameter byte-level decoder, English, 243 tokens each: LR x WD at batch 4 and 64.",
-    "small32-variants": "The small32 setting with its init moved by 1e-6.",
-    "nano-variants": "The nano setting with its init moved by 1e-6, with other beta2, and with scaled init.",
-}
+def folder_of(sweep):
+    return STUDIES / sweep.study
 
 
 def plan(names):
     for sweep in chosen(names):
-        made = make_plan(sweep.recipes, opened(sweep.folder))
+        made = make_plan(recipes_of(sweep), opened(folder_of(sweep)))
         price = made.price
         print(
             f"{sweep.name}: {len(made.recipes)} runs, {format_tokens(price.shared)} tokens, "
@@ -94,10 +55,10 @@ def run(names):
 
     for sweep in chosen(names):
         result = run_sweep(
-            sweep.recipes,
-            sweep.folder,
+            recipes_of(sweep),
+            folder_of(sweep),
             execution=Execution(compiled=True),
-            evaluation=sweep.measured,
+            evaluation=dict(sweep.measured),
             on_progress=reporter(),
         )
         print(sweep.name, result, flush=True)
@@ -108,7 +69,7 @@ def export(names):
         if names and table not in names:
             continue
         sweeps = [sweep for sweep in SWEEPS if sweep.table == table]
-        studies = [study for sweep in sweeps if (study := opened(sweep.folder))]
+        studies = [study for sweep in sweeps if (study := opened(folder_of(sweep)))]
         studies = list({study.folder: study for study in studies}.values())
         if studies:
             export_table(
@@ -116,10 +77,72 @@ def export(names):
                 TABLES / table,
                 name=table,
                 description=DESCRIPTIONS[table],
-                planned=[recipe for sweep in sweeps for recipe in sweep.recipes],
+                planned=[recipe for sweep in sweeps for recipe in recipes_of(sweep)],
                 replace=True,
             )
             print(f"tables/{table}", flush=True)
+
+
+def verify(names):
+    from table_verify import verify_table
+
+    verified = {}
+    for name, table in existing_tables(names).items():
+        verified[name] = verify_table(table, beside(name))
+        print(json.dumps(verified[name]), flush=True)
+    path = RESULTS / "verify_tables.json"
+    before = json.loads(path.read_text())["tables"] if path.exists() else {}
+    origin = circumstances("verify")
+    verified = {name: result | origin for name, result in verified.items()}
+    write_result(path, {"tables": {**before, **verified}})
+    sys.exit(0 if all(result["passed"] for result in verified.values()) else 1)
+
+
+def sheet(names):
+    from table_sheet import make_sheet, sheet_text, update_block
+
+    for name in chosen_tables(names):
+        sweeps = {one.name: recipes_of(one) for one in SWEEPS if one.table == name}
+        table = existing_tables([name]).get(name)
+        made = make_sheet(name, table, beside(name), sweeps)
+        write_result(RESULTS / f"{name}_sheet.json", circumstances(f"sheet {name}") | made)
+        update_block(TABLES / f"{name}.md", sheet_text(made))
+        print(f"tables/{name}.md", flush=True)
+
+
+def chosen_tables(names):
+    tables = list(dict.fromkeys(sweep.table for sweep in SWEEPS))
+    unknown = set(names) - set(tables)
+    if unknown:
+        raise InputError(f"no table is called {', '.join(sorted(unknown))}: use {', '.join(tables)}")
+    return [table for table in tables if not names or table in names]
+
+
+def existing_tables(names):
+    """The tables that were exported, by their names."""
+    folders = {name: TABLES / name for name in chosen_tables(names)}
+    return {name: read_table(folder) for name, folder in folders.items() if (folder / "manifest.json").exists()}
+
+
+def beside(name):
+    """The tables of variants of a table: they hold its perturbed twins."""
+    variants = f"{name}-variants"
+    return list(existing_tables([variants]).values()) if variants in chosen_tables([]) else []
+
+
+def circumstances(words):
+    git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "command": f"python experiments/tables.py {words}",
+        "commit": head or "unknown",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_result(path, result):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 def chosen(names):
@@ -150,7 +173,10 @@ def reporter(every=60):
 
 
 if __name__ == "__main__":
-    commands = {"plan": plan, "run": run, "export": export}
+    commands = {"plan": plan, "run": run, "export": export, "verify": verify, "sheet": sheet}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         raise SystemExit(__doc__)
-    commands[sys.argv[1]](sys.argv[2:])
+    try:
+        commands[sys.argv[1]](sys.argv[2:])
+    except InputError as error:
+        raise SystemExit(str(error)) from None

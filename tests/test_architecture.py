@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "train": {"measure", "model", "corpus", "runs", "recipe"},
     "sweep": {"train", "measure", "model", "corpus", "runs", "recipe"},
     "analyze": {"measure", "runs", "recipe"},  # of `measure` the windows, which need no torch
+    "claims": {"analyze", "measure", "runs", "recipe"},  # of `measure` the windows
     "tune": {"analyze", "runs", "recipe"},
-    "report": {"analyze", "runs", "recipe"},
+    "report": {"claims", "analyze", "runs", "recipe"},
     "objectives": {"tune", "sweep", "train", "measure", "model", "corpus", "runs", "analyze", "recipe"},
     "integrations": {"objectives", "tune", "analyze", "measure", "runs", "recipe"},
     "cli": None,  # the top: anything
@@ -34,6 +35,7 @@ WITHOUT_TORCH = (
     "isotune.analyze",
     "isotune.tune",
     "isotune.report",
+    "isotune.claims",
     "isotune.sweep",
     "isotune.cli",
 )

@@ -78,6 +78,46 @@ def test_distances_neither_overflow_nor_vanish():
     assert relative_distances(np.zeros((3, 4))).tolist() == np.zeros((3, 3)).tolist()
 
 
+def many_curves():
+    """Twenty groups of curves that lie .2 apart, within a group .02: more than are multiplied in double precision."""
+    rng = np.random.default_rng(11)
+    level = rng.normal(scale=0.1, size=20)[rng.integers(0, 20, 450)]
+    slope = rng.normal(scale=0.1, size=(450, 1)) * np.linspace(-1, 1, 400)
+    return 2 + level[:, None] + slope + 0.01 * rng.normal(size=(450, 400))
+
+
+def largest_error(values):
+    found = relative_distances(values)
+    squares = (np.linalg.norm(values, axis=1) ** 2)[:, None] + np.linalg.norm(values, axis=1) ** 2
+    expected = squareform(pdist(values)) / np.sqrt(squares / 2)
+    apart = expected > 0
+    assert (found == found.T).all() and (found[~apart] == 0).all()
+    return np.abs(found[apart] / expected[apart] - 1).max()
+
+
+def test_many_curves_in_single_precision_keep_four_digits():
+    values = many_curves()
+    assert relative_distances(values).dtype == np.float32
+    assert largest_error(values) < 1e-4
+    for size in (1e-30, 1e30):
+        assert largest_error(size * values) < 1e-4
+
+
+def test_many_curves_with_some_close_ones_keep_four_digits():
+    values = many_curves()
+    values[1:60:2] = values[0:60:2] + 1e-7 * np.random.default_rng(12).normal(size=(30, 400))
+    values[60] = values[61]
+    assert relative_distances(values).dtype == np.float32
+    assert largest_error(values) < 1e-4
+
+
+def test_many_curves_that_are_nearly_all_close_get_double_precision():
+    values = 5 + 1e-6 * np.random.default_rng(13).normal(size=(450, 400))
+    values[7] *= np.linspace(1, 1e3, 400)
+    assert relative_distances(values).dtype == np.float64
+    assert largest_error(values) < 1e-9
+
+
 def test_distances_are_scipys_up_to_the_curves_size():
     values = np.random.default_rng(4).normal(size=(12, 30))
     values /= np.linalg.norm(values, axis=1, keepdims=True)
@@ -148,6 +188,22 @@ def test_labels_by_any_product_of_powers_are_equal_up_to_rounding():
 
 def test_values_a_rounding_apart_are_the_same():
     assert len(set(same_up_to([math.log2(3e-4 * 0.1), math.log2(3e-5), math.log2(1e-4 * 0.3)]))) == 1
+
+
+def test_a_row_of_close_values_does_not_make_far_ones_the_same():
+    steps = 0.009 * np.arange(200)
+    labels = same_up_to(np.random.default_rng(0).permutation(steps), 0.01)
+    assert len(np.unique(labels)) >= 100
+    values = np.random.default_rng(1).uniform(0, 1, 2000)
+    labels = same_up_to(values, 0.01)
+    for label in np.unique(labels):
+        assert values[labels == label].min() == label and np.ptp(values[labels == label]) <= 0.01
+
+
+def test_a_row_of_close_values_is_cut_where_it_is_thinnest():
+    assert same_up_to([0.0, 0.0099, 0.0101], 0.01).tolist() == [0.0, 0.0099, 0.0099]
+    assert same_up_to([0.0, 0.001, 0.008, 0.0135, 0.014], 0.01).tolist() == [0.0, 0.0, 0.008, 0.008, 0.008]
+    assert same_up_to([], 0.01).tolist() == []
 
 
 def test_a_floor_is_made_of_twins_and_takes_chance_out():

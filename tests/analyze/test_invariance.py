@@ -309,6 +309,25 @@ def test_intervals_of_the_shift_cover_with_and_without_what_stays_with_a_run():
         assert 0.75 <= np.mean(held) <= 0.99
 
 
+def test_cells_with_different_seeds_shift_where_those_with_one_do():
+    """Seeds lie .15 apart, a change of an octave is .1: cell by cell, seeds alone would decide."""
+    x, y = grid()
+    rng = np.random.default_rng(1)
+    one_seed = common_curves(sweep(rng, x, y, scaling_loss, noise=0.003))
+    values, infos, n = [], [], []
+    for cell, info in enumerate(one_seed.infos):
+        for seed in (0, 1, 2) if cell % 3 == 0 else (0,) if cell % 3 == 1 else (1, 2):
+            values.append(one_seed.values[cell] + 0.15 * seed)
+            infos.append(replace(info, seed=seed))
+            n.append(one_seed.memory_times[cell])
+    seeds = replace(one_seed, values=np.array(values), infos=tuple(infos), memory_times=np.array(n))
+    expected, found = find_shift(one_seed), find_shift(seeds)
+    assert found.verdict == "shift"
+    for name in ("memory_times", "learning_rate", "weight_decay"):
+        assert getattr(found, name).value == pytest.approx(getattr(expected, name).value, rel=1e-3)
+        assert getattr(found, name).high == pytest.approx(getattr(expected, name).high, rel=1e-3)
+
+
 def test_scatter_beyond_the_noise_along_runs_widens_and_says_so():
     x, y = grid()
     curves = common_curves(sweep(np.random.default_rng(1), x, y, scaling_loss, noise=0.003))

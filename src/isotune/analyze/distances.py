@@ -11,6 +11,7 @@ compared with its own copy.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -29,11 +30,14 @@ MIN_FLOOR_PAIRS = 8
 BOOTSTRAP_DRAWS = 2000
 MAX_FAILED_DRAWS = 0.1  # more make an interval missing
 SAME_OCTAVES = 0.01  # settings closer than this, in log2, are one
-# Below this share of the curves' own size the Gram matrix has lost too many digits of a difference.
-_CANCELLED = 1e-5
-_LARGE = 1e100
+# Below this share of the curves' own size a product has lost too many digits of a difference.
+_CANCELLED: dict[type[np.floating], float] = {np.float32: 1e-2, np.float64: 1e-5}
+_VANISHED = 1e-30  # of the largest value, squared: single precision loses what is smaller
+_SMALL_PRODUCT = 1 << 26  # of curves x curves x points: takes a few milliseconds in double precision
+_MANY_CLOSE = 0.02  # of all pairs
+_LARGE = 1e9  # sums of squares of such values, and of their inverses, are numbers of single precision
 _CHUNK_VALUES = 1 << 22
-_BLOCK_ROWS = 32
+_BLOCK_ROWS = 96
 
 
 @dataclass(frozen=True)
@@ -79,45 +83,86 @@ class OverlapShare:
 def relative_distances(values: ArrayLike) -> np.ndarray:
     """The relative distance of every curve to every other, [runs x runs], for curves [runs x points].
 
-    ||a - b||^2 = <a,a> + <b,b> - 2 <a,b>, after the mean curve was taken from both: one matrix product. Pairs that are
-    so close that this loses digits are subtracted point by point.
+    ||a - b||^2 = <a,a> + <b,b> - 2 <a,b>: one matrix product, of what is left of the curves without their mean curve
+    and without their levels, whose differences are added. Pairs so close that this loses digits are subtracted point by
+    point. Errors are below 1e-9 of a distance; many curves get single precision, and errors below 1e-4.
 
     >>> relative_distances([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]]).round(3).tolist()
     [[0.0, 0.0, 1.414], [0.0, 0.0, 1.414], [1.414, 1.414, 0.0]]
     """
     curves = np.asarray(values, dtype=float)
-    low, high = (float(end) for end in (curves.min(initial=0.0), curves.max(initial=0.0)))
-    if curves.ndim != 2 or not (math.isfinite(low) and math.isfinite(high)):
-        raise InputError(f"values must be finite numbers, a row per curve: these have shape {curves.shape}")
-    size = max(-low, high)
+    size = _largest(curves)
     if size == 0:
         return np.zeros((len(curves), len(curves)))
     if not 1 / _LARGE < size < _LARGE:  # squares would overflow or vanish
         curves = curves * 2.0 ** -math.frexp(size)[1]  # a power of two, so nothing is rounded
-    centred = curves - curves.mean(axis=0)
-    centred *= math.sqrt(2)
-    distances = centred @ centred.T  # until the loop below, twice the scalar products
-    own = np.diagonal(distances) / 2
-    norms = np.einsum("ij,ij->i", curves, curves) / 2
-    norms += np.finfo(float).tiny  # two curves of zeros are 0 apart
-    lost = 2 * _CANCELLED * float(own.max())
-    close = []
-    scratch = np.empty((_BLOCK_ROWS, len(curves)))
-    for begin in range(0, len(curves), _BLOCK_ROWS):  # a few rows at a time stay in the cache
-        rows = slice(begin, begin + _BLOCK_ROWS)
-        block = distances[rows]
-        sums = scratch[: len(block)]
-        np.subtract(np.add(own[rows, None], own, out=sums), block, out=block)
-        few = np.flatnonzero(block < lost)
-        few = few[block.flat[few] < _CANCELLED * sums.flat[few]]
-        block.flat[few] = 0.0
-        close.append(begin * len(curves) + few)
-        block /= np.add(norms[rows, None], norms, out=sums)
-        np.sqrt(block, out=block)
-    first, second = np.divmod(np.concatenate(close), len(curves))
-    _subtract_pairs(distances, first[first < second], second[first < second], curves, norms)
+    is_small = curves.size * len(curves) <= _SMALL_PRODUCT
+    distances, first, second = _by_product(curves, np.float64 if is_small else np.float32)
+    if not is_small and len(first) > _MANY_CLOSE * distances.size:  # another product is faster than to subtract them
+        distances, first, second = _by_product(curves, np.float64)
+    _subtract_pairs(distances, first, second, curves)
     np.fill_diagonal(distances, 0.0)
     return distances
+
+
+def _largest(curves: np.ndarray) -> float:
+    """The largest value, whatever its sign."""
+    low, high = (float(end) for end in (curves.min(initial=0.0), curves.max(initial=0.0)))
+    if curves.ndim != 2 or not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError(f"values must be finite numbers, a row per curve: these have shape {curves.shape}")
+    return max(-low, high)
+
+
+def _by_product(curves: np.ndarray, precision: type[np.floating]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distances by one product in this precision, and the pairs (first, second) that lost digits.
+
+    Half the square of a distance is (<a,a> + <b,b>) / 2 - <a,b>, a relative one's is that over (|a|^2 + |b|^2) / 4.
+    """
+    left, levels, norms = _without_levels(curves, precision)
+    distances = left @ left.T  # until the loop is through with them, scalar products
+    own = np.diagonal(distances) / 2
+    cancelled = _CANCELLED[precision]
+    most = 2 * cancelled * float(own.max()) + _VANISHED
+    pairs = []
+    for begin in range(0, len(curves), _BLOCK_ROWS):  # a few rows at a time, from the diagonal on, stay in the cache
+        rows, columns = slice(begin, begin + _BLOCK_ROWS), slice(begin, None)
+        block = own[rows, None] + own[columns]
+        block -= distances[rows, columns]
+        scratch = levels[rows, None] - levels[columns]
+        block += np.multiply(scratch, scratch, out=scratch)
+        few = np.flatnonzero(block <= most)
+        i, j = np.divmod(few, block.shape[1])
+        close = block.flat[few] <= cancelled * (own[begin + i] + own[begin + j]) + _VANISHED
+        block.flat[few[close]] = 0.0
+        pairs.append(begin + np.array([i, j])[:, close & (i < j)])
+        block /= np.add(norms[rows, None], norms[columns], out=scratch)
+        distances[rows, columns] = np.sqrt(block, out=block)
+        distances[columns, rows] = block.T
+    first, second = np.concatenate(pairs, axis=1)
+    return distances, first, second
+
+
+def _without_levels(curves: np.ndarray, precision: type[np.floating]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(curves without mean curve and level; levels, half of whose squared differences are left out; norms^2 / 4).
+
+    Curves differ most in their level. Without it, what a product rounds off is a share of less.
+    """
+    num_runs, num_points = curves.shape
+    mean = np.full(num_runs, 1 / num_runs) @ curves
+    weights = np.full(num_points, 1 / num_points)
+    left, levels, norms = np.empty(curves.shape, precision), np.empty(num_runs), np.empty(num_runs)
+    scratch = np.empty((_BLOCK_ROWS, num_points))
+    for begin in range(0, num_runs, _BLOCK_ROWS):
+        rows = slice(begin, begin + _BLOCK_ROWS)
+        block = curves[rows]
+        norms[rows] = np.multiply(block, block, out=scratch[: len(block)]) @ np.full(num_points, 0.25)
+        centred = np.subtract(block, mean, out=scratch[: len(block)])
+        levels[rows] = centred @ weights
+        centred -= levels[rows, None]
+        left[rows] = centred
+    levels *= math.sqrt(num_points / 2)
+    # Two curves of zeros are 0 apart.
+    return left, levels.astype(precision), norms.astype(precision) + np.finfo(precision).tiny
 
 
 def group_labels(
@@ -148,7 +193,10 @@ def group_labels(
 
 
 def same_up_to(values: ArrayLike, tolerance: float = SAME_OCTAVES) -> np.ndarray:
-    """The values, each replaced by the smallest of its neighbours' chain: steps within a chain are at most `tolerance`.
+    """The values, each replaced by the smallest of its group; a group is nowhere wider than `tolerance`.
+
+    Values in a row, each close to the next, may lead far away. Such a row is cut at its widest gap, and its parts
+    likewise, until every group is narrow enough.
 
     >>> same_up_to([1.0, 2.0, 1.001, 2.5]).tolist()
     [1.0, 2.0, 1.0, 2.5]
@@ -156,10 +204,17 @@ def same_up_to(values: ArrayLike, tolerance: float = SAME_OCTAVES) -> np.ndarray
     array = np.asarray(values, dtype=float)
     order = np.argsort(array, kind="stable")
     ordered = array[order]
-    begins = np.ones(len(array), dtype=bool)
-    begins[1:] = np.diff(ordered) > tolerance
+    gaps = np.diff(ordered)
+    begins = np.flatnonzero(np.concatenate([[True], gaps > tolerance])[: len(array)])
     labels = np.empty_like(array)
-    labels[order] = ordered[np.maximum.accumulate(np.where(begins, np.arange(len(array)), 0))]
+    rows = list(itertools.pairwise([*begins.tolist(), len(array)]))
+    while rows:
+        begin, end = rows.pop()
+        if ordered[end - 1] - ordered[begin] > tolerance:
+            cut = begin + 1 + int(np.argmax(gaps[begin : end - 1]))
+            rows += [(begin, cut), (cut, end)]
+        else:
+            labels[order[begin:end]] = ordered[begin]
     return labels
 
 
@@ -305,11 +360,10 @@ def bootstrap_interval(statistics: np.ndarray, level: float) -> tuple[float, flo
     return float(low), float(high), ()
 
 
-def _subtract_pairs(
-    distances: np.ndarray, first: np.ndarray, second: np.ndarray, curves: np.ndarray, norms: np.ndarray
-) -> None:
+def _subtract_pairs(distances: np.ndarray, first: np.ndarray, second: np.ndarray, curves: np.ndarray) -> None:
     """Replaces the distances of these pairs by those of curves subtracted point by point."""
     step = max(1, _CHUNK_VALUES // max(1, curves.shape[1]))
+    norms = np.einsum("ij,ij->i", curves, curves) / 2 + np.finfo(float).tiny if len(first) else np.zeros(0)
     for begin in range(0, len(first), step):
         i, j = first[begin : begin + step], second[begin : begin + step]
         difference = curves[i] - curves[j]

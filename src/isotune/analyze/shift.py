@@ -26,6 +26,7 @@ from scipy import special
 
 from isotune.analyze.curves import Curves, common_curves, log2_settings
 from isotune.analyze.distances import same_up_to
+from isotune.analyze.families import seed_levels
 from isotune.analyze.invariance import Angle, index_angle
 from isotune.analyze.run_noise import RunNoise, run_noise
 from isotune.runs.trajectory import Trajectory
@@ -106,6 +107,7 @@ def find_shift(
     the runs' errors anew. Undecided unless c is below 0 at small n and above 0 at large n.
     """
     curves = runs if isinstance(runs, Curves) else common_curves(runs, column)
+    curves = curves.between(1, math.inf)  # time is logarithmic: the loss before the first token has no place
     x, y = log2_settings(curves.infos)
     x, y, curves = _one_seed(x, y, curves)
     angles = _window_angles(x, y, curves, num_windows, level)
@@ -131,14 +133,18 @@ def find_shift(
 
 
 def _one_seed(x: np.ndarray, y: np.ndarray, curves: Curves) -> tuple[np.ndarray, np.ndarray, Curves]:
-    """The curves averaged over the seeds of each cell."""
+    """The curves averaged over the seeds of each cell, at the level of the average seed.
+
+    Neighbours that have different seeds would otherwise differ by these alone.
+    """
     x, y = same_up_to(x), same_up_to(y)
+    levels = seed_levels(curves.infos, curves.values.mean(axis=1))
     _, first, cell = np.unique(np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True)
     member = np.eye(len(first))[cell.ravel()].T
     member /= member.sum(axis=1, keepdims=True)
     averaged = Curves(
         curves.tokens,
-        member @ curves.values,
+        member @ (curves.values - levels[:, None]),
         tuple(curves.infos[index] for index in first),
         curves.column,
         curves.memory_times[first],

@@ -9,8 +9,11 @@ import sys
 import click
 
 from isotune.cli.analysis import advise_command, diagnose_command, fit_command
+from isotune.cli.figures import figures
 from isotune.cli.prepare import prepare
 from isotune.cli.recipe import recipe
+from isotune.cli.report import report_command
+from isotune.cli.reproduce import reproduce
 from isotune.cli.runs import runs
 from isotune.cli.sweep import sweep
 from isotune.cli.table import table
@@ -28,8 +31,22 @@ def isotune() -> None:
     """Which learning rate, weight decay and batch size?"""
 
 
-for command in (tune, train, sweep, diagnose_command, fit_command, advise_command, prepare, recipe, runs, table):
+for command in (
+    tune,
+    train,
+    sweep,
+    diagnose_command,
+    fit_command,
+    advise_command,
+    report_command,
+    figures,
+    prepare,
+    recipe,
+    runs,
+    table,
+):
     isotune.add_command(command)
+isotune.add_command(reproduce)
 
 
 def main() -> None:

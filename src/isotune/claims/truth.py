@@ -1,0 +1,85 @@
+"""The truth of a grid at a budget (DESIGN 6.16): a smooth surface through noisy cells, never their raw minimum.
+
+A Gaussian process over (log2 LR, log2 WD), fitted to the cells within `MARGIN` of the best (farther ones have no say in
+where the minimum is, and a cliff would make the surface rough everywhere):
+
+    loss(x) = quadratic(x) with a broad prior + amplitude^2 * Matern 5/2(x / lengths) + seeds' noise
+
+Amplitude and lengths have the largest marginal likelihood. The truth is the posterior mean, which is linear in the
+losses: it is found once for the measured ones and applied to all draws. Farther cells keep their own loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+MARGIN = 0.1
+MIN_CELLS = 12  # fewer within the margin: the best so many
+TREND_DEVIATION = 100.0  # of the quadratic's coefficients, in units of the losses' spread: all but free
+LENGTHS = (0.5, 32.0)  # octaves
+AMPLITUDES = (1e-3, 10.0)  # of the losses' spread
+
+
+@dataclass(frozen=True)
+class SmoothSurface:
+    """The map from losses to posterior means."""
+
+    near: np.ndarray  # cells that are smoothed
+    level: float
+    smoother: np.ndarray  # [near x near]
+
+    def truth(self, losses: np.ndarray) -> np.ndarray:
+        """The posterior means of losses [..., cells]."""
+        truth = np.where(np.isfinite(losses), losses, math.inf)
+        truth[..., self.near] = self.level + (truth[..., self.near] - self.level) @ self.smoother.T
+        return truth
+
+
+def smooth_surface(log2_lr: np.ndarray, log2_wd: np.ndarray, losses: np.ndarray, errors: np.ndarray) -> SmoothSurface:
+    """The smooth surface of measured losses with these standard errors."""
+    order = np.argsort(np.where(np.isfinite(losses), losses, math.inf))
+    num_finite = int(np.isfinite(losses).sum())
+    count = int(np.sum(losses[order[:num_finite]] <= losses[order[0]] * (1 + MARGIN)))
+    near = order[: max(count, min(MIN_CELLS, num_finite))]
+    level, spread = float(losses[near].mean()), float(losses[near].std())
+    if len(near) < 4 or spread == 0:
+        return SmoothSurface(near, level, np.eye(len(near)))
+    places = np.column_stack([log2_lr, log2_wd])[near]
+    return SmoothSurface(near, level, _smoother(places, (losses[near] - level) / spread, errors[near] / spread))
+
+
+def _smoother(places: np.ndarray, values: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    trend = _trend(places)
+
+    def smooth_part(logs: np.ndarray) -> np.ndarray:
+        amplitude, *lengths = np.exp(logs)
+        return trend + amplitude**2 * _matern(places, np.array(lengths))
+
+    noise = np.diag(errors**2 + 1e-10)
+
+    def minus_likelihood(logs: np.ndarray) -> float:
+        factor = cho_factor(smooth_part(logs) + noise, lower=True)
+        return float(values @ cho_solve(factor, values)) / 2 + float(np.log(np.diag(factor[0])).sum())
+
+    bounds = [tuple(np.log(AMPLITUDES)), *[tuple(np.log(LENGTHS))] * 2]
+    starts = [np.log([0.3, length, length]) for length in (1.5, 6.0)]
+    fits = [minimize(minus_likelihood, start, bounds=bounds, method="L-BFGS-B") for start in starts]
+    smooth = smooth_part(min(fits, key=lambda fit: float(fit.fun)).x)
+    return np.asarray(cho_solve(cho_factor(smooth + noise, lower=True), smooth).T)
+
+
+def _trend(places: np.ndarray) -> np.ndarray:
+    x, y = ((places - places.mean(axis=0)) / np.maximum(np.ptp(places, axis=0), 1.0)).T
+    columns = np.column_stack([np.ones_like(x), x, y, x * x, x * y, y * y])
+    return TREND_DEVIATION**2 * columns @ columns.T
+
+
+def _matern(places: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    scaled = places / lengths
+    distance = math.sqrt(5) * np.sqrt(((scaled[:, None] - scaled[None]) ** 2).sum(axis=2))
+    return (1 + distance + distance**2 / 3) * np.exp(-distance)
