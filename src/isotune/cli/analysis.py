@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from isotune.analyze.advice import Advice, Setting, advise
-from isotune.analyze.decay import PredictorComparison
-from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding, degrees, diagnose
-from isotune.analyze.laws import PowerLaw, SaturatingPowerLaw
+from isotune.analyze.advice import Advice, advise
+from isotune.analyze.diagnosis import Diagnosis, diagnose
 from isotune.analyze.plain import plain
 from isotune.analyze.scaling import Laws, fit_laws
 from isotune.cli.source import take_source, with_source
 from isotune.cli.terminal import make_table, print_table
 from isotune.integrations.importers import Imported
-from isotune.recipe import format_number, format_tokens
-from isotune.runs.trajectory import WeightDecayConvention
+from isotune.report import words
 
 LEVEL = click.option(
     "--level", default=0.9, show_default=True, type=click.FloatRange(0.5, 0.999), help="Probability of intervals."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-# The paper's values for 164M parameters, beside ours: Table 1 of arXiv 2509.25049.
-PAPER_FLOOR_EXPONENT, PAPER_NOISE_EXPONENT = 0.4604, 0.3561
 
 
 @click.command(name="diagnose")
@@ -108,230 +103,58 @@ def _print_source(imported: Imported) -> None:
         click.echo(f"  note: {note}")
 
 
-# Diagnoses
+# What they print
 
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:
-    family = diagnosis.family
-    title = f"{family.name}" + (f" ({family.setup})" if family.setup and family.setup not in family.name else "")
-    counts = f"{_count(family.num_cells, 'cell')}, {_count(len(family.curves), 'curve')}"
-    click.echo(f"\n{click.style(title, bold=True)}: {counts}")
-    click.echo(click.wrap_text(_verdict(diagnosis), 110, "  ", "  "))
-    if any(finding.invariance is not None for finding in diagnosis.stages):
-        _print_stages(diagnosis.stages)
-    if any(finding.surface is not None for finding in diagnosis.surfaces):
-        _print_surfaces(diagnosis.surfaces, family.weight_decay_convention)
-    sentences = [sentence for sentence in diagnosis.evidence if sentence != diagnosis.reason]
-    if sentences:
-        click.echo("Evidence")
-        _print_list(sentences)
-    if diagnosis.warnings:
-        click.echo("Warnings")
-        _print_list(diagnosis.warnings)
-    run = diagnosis.next_run
-    if run is not None:
-        click.echo("Next run")
-        _print_list([f"{run.words(family.weight_decay_convention)}: {run.why}"])
-
-
-def _verdict(diagnosis: Diagnosis) -> str:
-    decided = [finding for finding in diagnosis.stages if finding.verdict != "undecided"]
-    words = f"what the runs are invariant to is undecided: {diagnosis.reason}"
-    if decided:
-        words = "; ".join(f"{finding.range}: {_invariant_words(finding.verdict)}" for finding in decided)
-    if math.isnan(diagnosis.salient_direction):
-        return words
-    low, high = diagnosis.interval
-    angle = f"{degrees(diagnosis.salient_direction)} degrees [{degrees(low)}, {degrees(high)}]"
-    return f"{words}; the final loss changes most at {angle} (0 is LR, 45 ELR, 90 WD)"
-
-
-def _invariant_words(verdict: str) -> str:
-    if verdict == "neither":
-        return "runs are invariant to neither LR nor ELR"
-    if verdict == "another":
-        return "runs are invariant to another product of LR and WD"
-    return f"runs of equal {verdict} are alike"
-
-
-def _print_stages(stages: Sequence[StageFinding]) -> None:
-    table = make_table("n", "tokens", "cells", "alike at equal", "LR apart / alike", "ELR apart / alike", "angle")
-    for finding in stages:
-        if finding.invariance is None:
-            table.add_row(finding.range, "-", "0", "undecided", "", "", "")
-            continue
-        ratios = [f"{one.ratio:.2g}" if one is not None else "" for one in (finding.by_lr, finding.by_elr)]
-        angle = finding.invariance.angle
-        table.add_row(
-            finding.range,
-            f"{format_tokens(finding.tokens[0])} to {format_tokens(finding.tokens[1])}",
-            str(finding.invariance.num_cells),
-            finding.verdict,
-            *ratios,
-            ""
-            if math.isnan(angle.degrees)
-            else f"{degrees(angle.degrees)} [{degrees(angle.low)}, {degrees(angle.high)}]",
-        )
-    print_table(table)
-
-
-def _print_surfaces(surfaces: Sequence[SurfaceFinding], convention: WeightDecayConvention) -> None:
-    names = ("best WD", "best ELR") if convention == "coupled" else ("coupled WD", "best WD")
-    table = make_table("budget", "cells", "angle", "best LR", *names, "loss", "")
-    for finding in surfaces:
-        surface = finding.surface
-        if surface is None:
-            table.add_row(format_tokens(finding.tokens), str(len(finding.cells.value)), *[""] * 5, "no surface")
-            continue
-        low, high = surface.active_direction_interval
-        optimum = [
-            f"{format_number(2.0**value)} [{format_number(2.0 ** ends[0])}, {format_number(2.0 ** ends[1])}]"
-            if not math.isnan(value)
-            else "-"
-            for value, ends in (
-                (surface.minimum_log2_learning_rate, surface.minimum_log2_learning_rate_interval),
-                (surface.minimum_log2_weight_decay, surface.minimum_log2_weight_decay_interval),
-                (surface.minimum_log2_effective_learning_rate, surface.minimum_log2_effective_learning_rate_interval),
-            )
-        ]
-        table.add_row(
-            format_tokens(finding.tokens),
-            str(surface.num_cells),
-            f"{degrees(surface.active_direction)} [{degrees(low)}, {degrees(high)}]",
-            *(["-"] * 3 if surface.is_censored else optimum),
-            f"{surface.best_cell.loss:.4f}" if surface.is_censored else f"{surface.minimum_loss:.4f}",
-            "at the edge" if surface.is_censored else "",
-        )
-    print_table(table)
-
-
-# Laws
+    title, family = words.family_title(diagnosis), diagnosis.family
+    click.echo(f"\n{click.style(title, bold=True)}: {words.family_counts(diagnosis)}")
+    click.echo(click.wrap_text(words.verdict(diagnosis), 110, "  ", "  "))
+    _print_words(words.stage_table(diagnosis.stages))
+    _print_words(words.surface_table(diagnosis.surfaces, family.weight_decay_convention))
+    _print_headed("Evidence", words.evidence_sentences(diagnosis))
+    _print_headed("Warnings", diagnosis.warnings)
+    next_run = words.next_run_words(diagnosis)
+    _print_headed("Next run", [next_run] if next_run else [])
 
 
 def _print_laws(laws: Laws) -> None:
     click.echo(f"\n{click.style(laws.family.name, bold=True)}")
-    rows: list[str] = []
-    if laws.curves is not None:
-        low, high = laws.curves.alpha_interval
-        rows.append(
-            f"L(t) = L0 + A (LR t)^-alpha: alpha {laws.curves.alpha:.3g} [{low:.3g}, {high:.3g}], "
-            f"{_count(len(laws.curves.runs), 'run')}, R2 {laws.curves.r_squared:.3f}"
-        )
-    rows += _saturating("L0 against ELR", laws.floors, f"paper {PAPER_FLOOR_EXPONENT}")
-    rows += _saturating("late loss against ELR", laws.late_losses, f"paper {PAPER_FLOOR_EXPONENT}")
-    rows += _power("noise against ELR", laws.noise, f"paper {PAPER_NOISE_EXPONENT}")
-    rows += _power("best LR against tokens", laws.optimal_learning_rate)
-    rows += _power("best WD against tokens", laws.optimal_weight_decay)
-    rows += _power("best ELR against tokens", laws.optimal_effective_learning_rate)
-    rows += _saturating("best loss against tokens", laws.optimal_loss)
-    _print_list(rows)
+    _print_list(words.law_sentences(laws))
     if laws.decays is not None:
-        _print_decays(laws.decays)
-    same_reason: dict[str, list[str]] = {}
-    for name, reason in laws.reasons.items():
-        same_reason.setdefault(reason, []).append(name.replace("_", " "))
-    _print_list(f"no law of {', '.join(names)}: {reason}" for reason, names in same_reason.items())
-
-
-def _power(name: str, law: PowerLaw | None, beside: str = "") -> list[str]:
-    if law is None:
-        return []
-    low, high = law.exponent_interval
-    words = f"{name}: {law.coefficient:.3g} x^{law.exponent:.3f} [{low:.3f}, {high:.3f}]"
-    return [_with(words, f"R2 {law.r_squared:.3f}", beside, law.warnings)]
-
-
-def _saturating(name: str, law: SaturatingPowerLaw | None, beside: str = "") -> list[str]:
-    if law is None:
-        return []
-    low, high = law.exponent_interval
-    words = f"{name}: {law.floor:.4g} + {law.amplitude:.3g} x^{law.exponent:.3f} [{low:.3f}, {high:.3f}]"
-    return [_with(words, f"R2 {law.r_squared:.3f}", beside, law.warnings)]
-
-
-def _with(words: str, fit: str, beside: str, warnings: Iterable[str]) -> str:
-    parts = [words, fit, *([f"({beside})"] if beside else [])]
-    return "; ".join([", ".join(parts), *warnings])
-
-
-def _print_decays(comparison: PredictorComparison) -> None:
-    table = make_table("decayed loss from", "RMSE", "median error", "Kendall tau", f"RMSE / {comparison.against}")
-    for kind, score in comparison.scores.items():
-        low, high = comparison.rmse_ratio_intervals.get(kind, (math.nan, math.nan))
-        table.add_row(
-            kind + ("*" if kind == comparison.best else ""),
-            f"{score.rmse:.4f}",
-            f"{100 * score.median_relative_error:.2f} %",
-            f"{score.kendall_tau:.2f}",
-            "" if math.isnan(low) else f"{low:.2f} to {high:.2f}",
-        )
-    print_table(table)
-    _print_list(comparison.warnings)
-
-
-# Advice
+        _print_words(words.decay_table(laws.decays))
+        _print_list(laws.decays.warnings)
+    _print_list(words.missing_law_sentences(laws))
 
 
 def _print_advice(advice: Advice) -> None:
-    is_independent = advice.weight_decay_convention == "independent"
-    wd = advice.effective_learning_rate if is_independent else advice.weight_decay
-    settings = f"LR {format_number(advice.learning_rate.value)}, WD {format_number(wd.value)}"
-    place = f"{format_tokens(advice.tokens)} tokens, {advice.family}"
-    click.echo(click.style(f"{settings} ({advice.weight_decay_convention}) for {place}", bold=True))
-    table = make_table("", "best", "interval")
-    for name, setting in (
-        ("LR", advice.learning_rate),
-        ("WD (coupled)", advice.weight_decay),
-        ("ELR = independent WD", advice.effective_learning_rate),
-        ("loss", advice.expected_loss),
-    ):
-        if setting is not None:
-            table.add_row(name, format_number(setting.value), _interval(setting))
-    print_table(table)
-    click.echo(f"by {advice.basis}" + _far(advice))
+    click.echo(click.style(words.advice_headline(advice), bold=True))
+    _print_words(words.advice_table(advice))
+    click.echo(words.advice_basis(advice))
     if not math.isnan(advice.memory_times):
         click.echo(f"n at the end: {advice.memory_times:.2g}")
-    sentences = []
-    if advice.forecast is not None:
-        sentences.append(f"direction that matters there: {advice.forecast.direction}: {advice.forecast.reason}")
-    sentences.append(f"as good: {advice.flat_set}")
-    if advice.batch_schedule is not None:
-        schedule = advice.batch_schedule
-        words = "; ".join(schedule.reasons) if schedule.refused else f"{schedule.text} ({'; '.join(schedule.reasons)})"
-        sentences.append(f"batch: {words}")
-    if advice.square_root is not None:
-        sentences.append(f"square-root rule: {advice.square_root.verdict}: {advice.square_root.reason}")
-    _print_list(sentences)
+    _print_list(words.advice_sentences(advice))
     click.echo("To paste")
     for library, line in advice.lines.items():
         click.echo(f"  {library}: {line}")
-    _print_rules(advice)
-    if advice.warnings:
-        click.echo("Warnings")
-        _print_list(advice.warnings)
+    _print_words(words.rule_table(advice))
+    _print_headed("Warnings", advice.warnings)
 
 
-def _print_rules(advice: Advice) -> None:
-    table = make_table("rule of thumb", "LR", "WD", "batch", "source")
-    for rule in advice.rules:
-        if rule.why_not:
-            continue
-        cells = (rule.learning_rate, rule.weight_decay, rule.batch_size)
-        table.add_row(rule.name, *("" if v is None else format_number(v) for v in cells), rule.source)
+def _print_words(found: words.WordTable | None) -> None:
+    if found is None:
+        return
+    table = make_table(*found.columns)
+    for row in found.rows:
+        table.add_row(*row)
     print_table(table)
 
 
-def _interval(setting: Setting) -> str:
-    return f"{format_number(setting.low)} to {format_number(setting.high)} ({setting.level:.0%})"
-
-
-def _far(advice: Advice) -> str:
-    factor = advice.extrapolation_factor
-    return f"; {factor:.3g} times beyond what was measured" if factor > 1 else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def _print_headed(heading: str, sentences: Iterable[str]) -> None:
+    sentences = list(sentences)
+    if sentences:
+        click.echo(heading)
+        _print_list(sentences)
 
 
 def _print_list(sentences: Iterable[str]) -> None:

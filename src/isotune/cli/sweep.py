@@ -14,6 +14,7 @@ import click
 
 from isotune.cli.execution import evaluation_of, importing_torch, make_execution, stop_on_signals, with_execution
 from isotune.cli.options import Command, find_recipe
+from isotune.cli.report import NO_REPORT, report_sweep
 from isotune.cli.terminal import StatusLine, format_bytes, format_seconds, make_table, print_table
 from isotune.errors import InputError
 from isotune.recipe import Recipe, format_tokens
@@ -105,6 +106,7 @@ def plan(sweep_name: str, study: Path | None, tables: tuple[str, ...], **argumen
 @click.option("--hang-seconds", default=600.0, show_default=True, help="Without a new row, until a segment is killed.")
 @click.option("--stale-seconds", default=60.0, show_default=True, help="Until a silent driver's work is taken over.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@NO_REPORT
 def run(sweep_name: str, study: Path | None, tables: tuple[str, ...], **arguments: Any) -> None:
     """Train what SWEEP lacks.
 
@@ -147,6 +149,8 @@ def run(sweep_name: str, study: Path | None, tables: tuple[str, ...], **argument
         click.echo(f"isotune: {words}: {reason}", err=True)
     if not quiet:
         click.echo(_result_text(result))
+    if not stop and not arguments["no_report"]:
+        report_sweep(folder, quiet=quiet)
     if stop:
         click.echo("isotune: stopped, all states saved: repeat the same command to continue", err=True)
         sys.exit(128 + stop[0])

@@ -1,0 +1,216 @@
+"""`isotune report`: one page that says what runs say, to look at, to mail and to print."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from isotune.analyze.advice import paste_in
+from isotune.cli.source import take_source, with_source
+from isotune.cli.terminal import format_bytes
+from isotune.errors import InputError
+from isotune.integrations.importers import Imported, open_source
+from isotune.recipe import format_number, format_tokens
+from isotune.report.figures import figures_of
+from isotune.report.findings import find
+from isotune.report.page import Account, Origin, make_page
+from isotune.report.words import WordTable
+from isotune.runs import Study
+from isotune.runs.files import write_whole
+from isotune.runs.provenance import source_commit
+from isotune.runs.trajectory import RunInfo, Trajectory
+from isotune.sweep.status import sweep_status
+
+if TYPE_CHECKING:
+    from isotune.tune import Answer, Goal, Round, Tuned
+
+REPORT = "report.html"
+LIBRARIES = ("numpy", "scipy", "plotly")
+NO_REPORT = click.option("--no-report", is_flag=True, help=f"Write no {REPORT} into the study at the end.")
+
+
+@click.command(name="report")
+@with_source
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"The file to write [default: {REPORT} in a study's own folder, else <SOURCE>-{REPORT} here].",
+)
+@click.option(
+    "--level", default=0.9, show_default=True, type=click.FloatRange(0.5, 0.999), help="Probability of intervals."
+)
+def report_command(out: Path | None, level: float, **arguments: Any) -> None:
+    """Write one HTML file with all that the runs in SOURCE say: verdict, figures, warnings and a table of runs.
+
+    SOURCE is what `isotune diagnose` takes. The file needs no server and no network.
+    """
+    typed = arguments["source"]
+    imported = take_source(arguments)
+    path = out or _usual_place(imported)
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is no folder: make it, or give another file with --out")
+    _write(path, imported, label=typed, level=level)
+    click.echo(f"{path}: {format_bytes(path.stat().st_size)}, to be opened in a browser")
+
+
+def report_sweep(folder: Path, *, quiet: bool) -> None:
+    """Writes the page of a study into its folder, at the end of a sweep."""
+    _write_or_warn(folder, lambda: open_source(folder), (), quiet)
+
+
+def report_tuning(
+    folder: Path,
+    tuned: Tuned,
+    goal: Goal,
+    *,
+    result: str,
+    rounds: Sequence[Round],
+    answers: Sequence[Answer],
+    quiet: bool,
+) -> None:
+    """Writes the page of a tuning into its folder; `result` is what the terminal says of it."""
+
+    def read() -> Imported:
+        is_study = (folder / "study.json").exists()
+        return open_source(folder) if is_study else _imported(folder, answers, goal)
+
+    _write_or_warn(folder, read, (_tuning_account(tuned, result, rounds),), quiet)
+
+
+def _write_or_warn(folder: Path, read: Callable[[], Imported], accounts: Sequence[Account], quiet: bool) -> None:
+    """A page that cannot be written is a warning: the runs are what the command was called for, and they are there."""
+    path = folder / REPORT
+    try:
+        _write(path, read(), label=str(folder), accounts=accounts)
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        click.echo(f"isotune: no report was written: {reason}", err=True)
+    else:
+        if not quiet:
+            click.echo(f"report: {path}", err=True)
+
+
+def _write(path: Path, imported: Imported, *, label: str, level: float = 0.9, accounts: Sequence[Account] = ()) -> None:
+    notes = (*imported.notes, *_progress(imported))
+    findings = find(imported.trajectories, loss=imported.loss, label=_no_password(label), warnings=notes, level=level)
+    page = make_page(findings, figures_of(findings), origin=_origin(label), accounts=accounts)
+
+    def fill(temporary: Path) -> None:
+        temporary.write_text(page, encoding="utf-8")
+
+    write_whole(path, fill)
+
+
+def _usual_place(imported: Imported) -> Path:
+    if imported.kind == "study":
+        return Path(imported.source) / REPORT
+    name = re.sub(r"[^\w.-]+", "-", Path(_no_password(imported.source)).stem).strip("-.")
+    return Path(f"{name or imported.kind}-{REPORT}")
+
+
+def _progress(imported: Imported) -> list[str]:
+    """Where a study's sweep stands, if it has not ended."""
+    if imported.kind != "study":
+        return []
+    status = sweep_status(Study.open(Path(imported.source)))
+    open_segments = {name: status.segments[name] for name in ("running", "waiting") if status.segments[name]}
+    if not open_segments:
+        return []
+    counts = ", ".join(f"{number} {name}" for name, number in open_segments.items())
+    there, all_of_them = format_tokens(status.price.there), format_tokens(status.price.shared)
+    failed = [f"; {words} failed: {reason}" for words, reason in status.failures[:3]]
+    return [f"the sweep has not ended: segments {counts}; {there} of {all_of_them} tokens are there" + "".join(failed)]
+
+
+# How it was made
+
+
+def _origin(label: str) -> Origin:
+    commit, is_changed = source_commit()
+    versions = {
+        "isotune": importlib.metadata.version("isotune"),
+        "commit": commit + (" with changes" if is_changed else ""),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in LIBRARIES},
+    }
+    command = shlex.join(["isotune", *sys.argv[1:]])
+    return Origin(
+        command=_no_password(command), source=_no_password(label), made_at=datetime.now(UTC), versions=versions
+    )
+
+
+def _no_password(text: str) -> str:
+    """A page is mailed around: what stands between user and host of an address stays here.
+
+    >>> _no_password("optuna:mysql://me:secret@host/trials")
+    'optuna:mysql://me:...@host/trials'
+    """
+    return re.sub(r"(://[^\s/:@]*):[^\s/@]+@", r"\1:...@", text)
+
+
+# A tuning
+
+
+def _tuning_account(tuned: Tuned, result: str, rounds: Sequence[Round]) -> Account:
+    best = tuned.recommendation
+    asked = [
+        (
+            str(one.number),
+            format_number(question.learning_rate),
+            format_number(question.weight_decay),
+            format_tokens(question.tokens),
+            format_tokens(price),
+            reason,
+        )
+        for one in rounds
+        for question, reason, price in zip(one.suggestion.questions, one.suggestion.reasons, one.prices, strict=True)
+    ]
+    table = WordTable(("round", "LR", "WD", "budget", "to train", "why"), tuple(asked))
+    return Account(
+        "What the tuner found",
+        click.unstyle(result),
+        (("What this call asked, and why", table),) if asked else (),
+        paste_in(best.learning_rate, best.weight_decay),
+    )
+
+
+def _imported(folder: Path, answers: Sequence[Answer], goal: Goal) -> Imported:
+    """The answers of a trainer that is not ours, as runs: of each the end, which is what it was asked for."""
+    note = "the runs are a command's: of each the last loss is known, so nothing is said of their curves"
+    return Imported(
+        kind="answers",
+        source=str(folder),
+        loss="val_loss",
+        trajectories=tuple(_trajectory(answer, folder, goal) for answer in answers),
+        notes=(note,),
+    )
+
+
+def _trajectory(answer: Answer, folder: Path, goal: Goal) -> Trajectory:
+    question = answer.question
+    loss = np.nan if answer.has_diverged else answer.loss
+    info = RunInfo(
+        learning_rate=question.learning_rate,
+        weight_decay=question.weight_decay,
+        batch_size="unknown",
+        sequence_length="unknown",
+        weight_decay_convention="coupled",
+        schedule="unknown",
+        seed=question.seed,
+        status="diverged" if answer.has_diverged else "finished",
+        source=str(folder),
+    )
+    columns = {"tokens": np.array([question.tokens]), "val_loss": np.array([loss])}
+    if goal.tokens_per_step is not None:
+        columns["step"] = columns["tokens"] / goal.tokens_per_step
+    return Trajectory(columns, info)
