@@ -4,7 +4,7 @@
 
 For each family of the tables that has cells with several seeds: the deviation of one run at each budget beyond what its
 seed adds to all cells, over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, and the
-part that each has by itself (benchmarks/tuners/noise.py). Writes experiments/results/seed_noise.json.
+part that each has by itself (isotune/analyze/seed_noise.py). Writes experiments/results/seed_noise.json.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "benchmarks" / "tuners"))
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "tuners"))
 from landscape import Landscape
 from scenarios import TABLES, landscapes
+
+HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 A cell is a pair (LR, WD). A family has the trunks of one setup, batch size and warm-up, and their decays at the table's
 budgets. A cell is there if its trunk and all decays of seed 0 are, or if it diverged.
 
-Noise of seeds: noise.py. A family without seeds knows of no noise.
+Noise of seeds: analyze/seed_noise.py. A family without seeds knows of no noise.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from noise import SeedNoise, fit_noise
 from numpy.typing import ArrayLike
-from truth import smooth_truth
 
+from isotune.analyze.seed_noise import SeedNoise, combine_seeds, fit_noise
+from isotune.analyze.truth import smooth_surface
 from isotune.errors import InputError
 from isotune.runs import RunInfo, Trajectory
 from isotune.runs.tables.contents import DecayRecord, RunRecord
@@ -110,16 +110,15 @@ class Landscape:
         """The smooth loss of each cell at each budget; infinite where it diverged."""
         if self.known_truths is not None:
             return self.known_truths
-        columns = []
-        for column in range(len(self.budgets)):
-            losses = np.array([its[:, column] for its in self.by_seed.values()])
-            covariance = None
-            if self.noise is not None:
-                covariance = self.noise.deviations[column] ** 2 * self.noise.nearness(
-                    self.log2_lr, self.memory[:, column]
-                )
-            columns.append(smooth_truth(self.log2_lr, self.log2_wd, losses, covariance))
-        return np.column_stack(columns)
+        return np.column_stack([self._smooth(column) for column in range(len(self.budgets))])
+
+    def _smooth(self, column: int) -> np.ndarray:
+        losses, errors = self.losses[:, column], None
+        if self.noise is not None:
+            nearness = self.noise.nearness(self.log2_lr, self.memory[:, column])
+            of_seeds = np.array([its[:, column] for its in self.by_seed.values()])
+            losses, errors = combine_seeds(of_seeds, self.noise.deviations[column] ** 2 * nearness)
+        return smooth_surface(self.log2_lr, self.log2_wd, losses, errors).truth(losses)
 
     def truth(self, budget: int) -> np.ndarray:
         """The smooth loss of each cell at a budget."""

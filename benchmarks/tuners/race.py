@@ -6,7 +6,7 @@
     python benchmarks/tuners/race.py --scenario made-round,shuffled-wd          # negative controls
 
 Every tuner meets the same replays, paired by seed, for each family and budget; what it recommends is scored on the
-table's smooth truth (truth.py). Readings are defined in scores.py. A path is raced once: paths are kept in
+table's smooth truth (analyze/truth.py). Readings are defined in scores.py. A path is raced once: paths are kept in
 benchmarks/tuners/cache and are found again as long as the table's numbers are the same, so a race can be killed,
 continued, and widened by single tuners (a changed tuner: --again NAME).
 

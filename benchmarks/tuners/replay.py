@@ -9,9 +9,9 @@ Between two evaluations a trunk's loss is read on a line: a trainer would evalua
 
 A run that diverges costs its tokens up to there and answers NaN. A price does not tell that it will.
 
-Replay seed 0 is the table's seed 0. Every other one is the smooth truth with seeds' noise drawn anew (noise.py);
-the curve is shifted by what that adds to the decays, on lines in log tokens. Real losses of other seeds are not mixed
-in: a seed has a level of its own, and few cells have them.
+Replay seed 0 is the table's seed 0. Every other one is the smooth truth with seeds' noise drawn anew
+(analyze/seed_noise.py); the curve is shifted by what that adds to the decays, on lines in log tokens. Real losses of
+other seeds are not mixed in: a seed has a level of its own, and few cells have them.
 """
 
 from __future__ import annotations

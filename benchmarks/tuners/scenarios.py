@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 from landscape import Landscape, relabelled, table_landscapes
-from noise import SeedNoise
 
+from isotune.analyze.seed_noise import SeedNoise
 from isotune.errors import InputError
 from isotune.runs import read_table
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 from landscape import Landscape, relabelled
-from noise import SeedNoise, fit_noise
 from replay import Question, Replay
 
+from isotune.analyze.seed_noise import SeedNoise, fit_noise
 from isotune.errors import InputError
 
 BUDGETS, DECAY = (20, 40, 80), 8

@@ -9,11 +9,11 @@ from made_rows import BUDGETS, RULES, MadeTables, decayed_grid, make_run, statis
 
 from isotune.analyze.laws import fit_power_law
 from isotune.analyze.surface import fit_surface
+from isotune.analyze.truth import smooth_surface
 from isotune.claims import Rows
 from isotune.claims.grids import grid_losses, seed_interval
 from isotune.claims.judges.surfaces import explained_by, mean_interval
 from isotune.claims.optima import fit_paraboloids, fit_surfaces
-from isotune.claims.truth import smooth_surface
 from isotune.claims.tuning_lines import Regrets, lines_through
 
 SMALL_LR, SMALL_WD = range(-12, -6), range(-8, 1)

@@ -15,9 +15,9 @@ from scipy.special import ndtri
 
 from isotune.analyze.surface import LossSurface, fit_surface
 from isotune.analyze.surface.paraboloid import COMFORTABLE_CELLS, basis
+from isotune.analyze.truth import smooth_surface
 from isotune.claims.grids import GridLosses
 from isotune.claims.rules import Entry
-from isotune.claims.truth import smooth_surface
 from isotune.errors import InputError
 
 CENSORING_LEVEL = 0.9

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from isotune.analyze.truth import smooth_surface
 from isotune.claims.grids import GridLosses
 from isotune.claims.rules import Entry
-from isotune.claims.truth import smooth_surface
 
 Ends = tuple[float, float]
 

@@ -1,12 +1,14 @@
-"""The truth of a grid at a budget (DESIGN 6.16): a smooth surface through noisy cells, never their raw minimum.
+"""The truth of a grid at a budget: a smooth surface through noisy cells, never their raw minimum.
 
 A Gaussian process over (log2 LR, log2 WD), fitted to the cells within `MARGIN` of the best (farther ones have no say in
 where the minimum is, and a cliff would make the surface rough everywhere):
 
     loss(x) = quadratic(x) with a broad prior + amplitude^2 * Matern 5/2(x / lengths) + seeds' noise
 
-Amplitude and lengths have the largest marginal likelihood. The truth is the posterior mean, which is linear in the
-losses: it is found once for the measured ones and applied to all draws. Farther cells keep their own loss.
+The noise is given, as standard errors or as a covariance (seed_noise.py: runs of one seed share it), or fitted where
+nobody knows it. Amplitude and lengths have the largest marginal likelihood. The truth is the posterior mean, which is
+linear in the losses: it is found once for the measured ones and can be applied to draws. Farther cells keep their own
+loss, diverged ones have an infinite one.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ MIN_CELLS = 12  # fewer within the margin: the best so many
 TREND_DEVIATION = 100.0  # of the quadratic's coefficients, in units of the losses' spread: all but free
 LENGTHS = (0.5, 32.0)  # octaves
 AMPLITUDES = (1e-3, 10.0)  # of the losses' spread
+NOISES = (1e-3, 0.05)  # of the losses' spread, where nobody knows
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,10 @@ class SmoothSurface:
         return truth
 
 
-def smooth_surface(log2_lr: np.ndarray, log2_wd: np.ndarray, losses: np.ndarray, errors: np.ndarray) -> SmoothSurface:
-    """The smooth surface of measured losses with these standard errors."""
+def smooth_surface(
+    log2_lr: np.ndarray, log2_wd: np.ndarray, losses: np.ndarray, noise: np.ndarray | None
+) -> SmoothSurface:
+    """The smooth surface of measured losses; `noise` are their standard errors, or the covariance of their errors."""
     order = np.argsort(np.where(np.isfinite(losses), losses, math.inf))
     num_finite = int(np.isfinite(losses).sum())
     count = int(np.sum(losses[order[:num_finite]] <= losses[order[0]] * (1 + MARGIN)))
@@ -50,27 +55,31 @@ def smooth_surface(log2_lr: np.ndarray, log2_wd: np.ndarray, losses: np.ndarray,
     if len(near) < 4 or spread == 0:
         return SmoothSurface(near, level, np.eye(len(near)))
     places = np.column_stack([log2_lr, log2_wd])[near]
-    return SmoothSurface(near, level, _smoother(places, (losses[near] - level) / spread, errors[near] / spread))
+    covariance = None
+    if noise is not None:
+        covariance = (np.diag(noise[near] ** 2) if noise.ndim == 1 else noise[np.ix_(near, near)]) / spread**2
+    return SmoothSurface(near, level, _smoother(places, (losses[near] - level) / spread, covariance))
 
 
-def _smoother(places: np.ndarray, values: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    trend = _trend(places)
+def _smoother(places: np.ndarray, values: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    trend, each = _trend(places), np.eye(len(values))
 
-    def smooth_part(logs: np.ndarray) -> np.ndarray:
-        amplitude, *lengths = np.exp(logs)
-        return trend + amplitude**2 * _matern(places, np.array(lengths))
-
-    noise = np.diag(errors**2 + 1e-10)
+    def parts(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The smooth part's covariance, and that of the losses."""
+        amplitude, *lengths = np.exp(logs[:3])
+        smooth = trend + amplitude**2 * _matern(places, np.array(lengths))
+        return smooth, smooth + 1e-10 * each + (math.exp(2 * logs[3]) * each if noise is None else noise)
 
     def minus_likelihood(logs: np.ndarray) -> float:
-        factor = cho_factor(smooth_part(logs) + noise, lower=True)
+        factor = cho_factor(parts(logs)[1], lower=True)
         return float(values @ cho_solve(factor, values)) / 2 + float(np.log(np.diag(factor[0])).sum())
 
     bounds = [tuple(np.log(AMPLITUDES)), *[tuple(np.log(LENGTHS))] * 2]
-    starts = [np.log([0.3, length, length]) for length in (1.5, 6.0)]
+    bounds += [tuple(np.log(NOISES))] if noise is None else []
+    starts = [np.log([0.3, length, length, *([0.02] if noise is None else [])]) for length in (1.5, 6.0)]
     fits = [minimize(minus_likelihood, start, bounds=bounds, method="L-BFGS-B") for start in starts]
-    smooth = smooth_part(min(fits, key=lambda fit: float(fit.fun)).x)
-    return np.asarray(cho_solve(cho_factor(smooth + noise, lower=True), smooth).T)
+    smooth, total = parts(min(fits, key=lambda fit: float(fit.fun)).x)
+    return np.asarray(cho_solve(cho_factor(total, lower=True), smooth).T)
 
 
 def _trend(places: np.ndarray) -> np.ndarray:

@@ -56,6 +56,24 @@ class SeedNoise:
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
+def combine_seeds(losses: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(losses, covariance of their errors) of cells at the level of the first seed, from losses of seeds x cells at one
+    budget (NaN: not there) whose noise has this covariance over cells. What a seed adds to all cells alike is free. A
+    cell that the first seed lacks is NaN."""
+    seed, cell = np.nonzero(np.isfinite(losses) & np.isfinite(losses[0]))
+    kept, column = np.unique(cell, return_inverse=True)
+    total = covariance[np.ix_(cell, cell)] * (seed[:, None] == seed) + 1e-12 * np.eye(len(cell))
+    effects = np.hstack([np.eye(len(kept))[column], seed[:, None] == np.unique(seed)[1:]]).astype(float)
+    root = np.linalg.cholesky(total)
+    whitened, values = np.linalg.solve(root, effects), np.linalg.solve(root, losses[seed, cell])
+    errors = np.linalg.inv(whitened.T @ whitened)
+    found = np.full(losses.shape[1], np.nan)
+    found[kept] = (errors @ whitened.T @ values)[: len(kept)]
+    spread = np.zeros_like(covariance)
+    spread[np.ix_(kept, kept)] = errors[: len(kept), : len(kept)]
+    return found, spread
+
+
 def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> SeedNoise | None:
     """From losses of cells x budgets by seed, NaN where there is none; None where seeds are too few."""
     losses = np.array(list(by_seed.values()))  # [seeds x cells x budgets]
