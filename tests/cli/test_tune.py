@@ -1,16 +1,22 @@
 """`isotune tune`: a stranger's trainer and our own, from the command line."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from isotune.cli import main
+from isotune.objectives.table import TableObjective
+from isotune.recipe import format_number
+
 TRAINER = Path(__file__).parents[1] / "objectives" / "lonely_trainer.py"
 COMMAND = (
     f"{sys.executable} {TRAINER} --lr {{learning_rate}} --wd {{weight_decay}} --max-tokens {{tokens}} --out {{out}}"
 )
+NANO = Path(__file__).parents[2] / "tables" / "nano"
 FOREIGN = ["--command", COMMAND, "--metrics", "{out}/metrics.jsonl", "--wd-convention", "coupled", "--tokens", "1M"]
 
 SHORT = """
@@ -30,7 +36,7 @@ decay_tokens = "8K"
 
 def tune(*arguments):
     command = [sys.executable, "-m", "isotune", "tune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1200)
 
 
 def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tmp_path):
@@ -38,8 +44,10 @@ def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tmp_path):
     options += ["--timeout-hours", 1 / 3600, "--tolerance", 0.4]
     first = tune(*options)
     assert first.returncode == 0, first.stderr
-    assert "LR 2^-10" in first.stdout and "of a grid" in first.stdout
-    assert "a grid of them would train" in first.stderr and "round 1" in first.stderr
+    assert first.stdout.startswith("LR 2^-10, WD") and "of a grid of" in first.stdout
+    assert "It trains at most 8M tokens: " in first.stderr and "Round 1" in first.stderr
+    for word in ("loss", "regret", "evidence", "trained", "ended", "to know more", "torch.optim.AdamW("):
+        assert word in first.stdout
     again = tune(*options, "--json", "--quiet")
     facts = json.loads(again.stdout)
     assert facts["result"]["num_rounds"] == 0 and facts["result"]["recommendation"]["learning_rate"] == 2.0**-10
@@ -66,8 +74,44 @@ def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
     ]
     first = tune(*options, "--tolerance", 1e-6)
     assert first.returncode == 0, first.stderr
-    assert "ended because: max_tokens" in first.stdout and "isotune diagnose studies/tune-short" in first.stdout
-    assert len(list(Path("studies/tune-short/segments").iterdir())) >= 2
+    assert "would pass --max-tokens (140K)" in first.stdout and "isotune diagnose studies/tune-short" in first.stdout
+    assert Path("studies/tune-short/report.html").exists()
+    segments = len(list(Path("studies/tune-short/segments").iterdir()))
+    assert segments >= 2
+    again = tune(*options, "--tolerance", 1e-6, "--json", "--quiet", "--no-report")
+    facts = json.loads(again.stdout)["result"]
+    assert facts["num_rounds"] == 0 and facts["spent_tokens"] == facts["spent_before"] <= 140_000
+    assert facts["more"]["prices"], "the price of knowing more"
+    assert len(list(Path("studies/tune-short/segments").iterdir())) == segments
+
+
+def test_a_replay_says_how_it_would_have_gone():
+    options = ["--table", NANO, "--batch-size", 4, "--tokens", 688_128]
+    shown = tune(*options)
+    assert shown.returncode == 0, shown.stderr
+    assert "nothing is trained" in shown.stderr and "Round 1: nothing is known yet" in shown.stderr
+    facts = json.loads(tune(*options, "--json", "--quiet").stdout)
+    best, table = facts["result"]["recommendation"], facts["table"]
+    settings = [f"{name} {format_number(best[key])}" for name, key in (("LR", "learning_rate"), ("WD", "weight_decay"))]
+    assert shown.stdout.startswith(", ".join(settings))
+    assert f"{table['loss']:.4f}, {100 * table['regret']:.2g} % above the lowest loss" in shown.stdout
+    losses = TableObjective(NANO, batch_size=4).losses(688_128)
+    assert table["loss"] == losses[best["learning_rate"], best["weight_decay"]]
+    assert table["lowest_loss"] == min(losses.values()) and 0 <= table["smooth_regret"] < 0.02
+
+
+def test_without_a_recipe_the_default_one_is_tuned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = tune("--max-tokens", 1, "--workers", 1)
+    assert "nano-tune (batch size 4) for 1.38M tokens" in shown.stderr and "Round" not in shown.stderr
+    assert shown.returncode == 2 and "do not pay for a first round of 344K tokens" in shown.stderr
+    assert not Path("studies").exists(), "nothing was trained"
+
+
+def test_where_no_run_gives_a_loss_the_reason_is_said(tmp_path):
+    silent = ["--command", "sh -c 'echo no such device >&2; exit 3' {learning_rate} {weight_decay} {tokens} {out}"]
+    result = tune(*silent, *FOREIGN[2:], "--study", tmp_path / "runs")
+    assert result.returncode == 2 and "none of 3 runs gave a loss (exit code 3: no such device)" in result.stderr
 
 
 def test_runs_without_a_loss_are_refused(tmp_path, monkeypatch):
@@ -77,20 +121,35 @@ def test_runs_without_a_loss_are_refused(tmp_path, monkeypatch):
     assert result.returncode == 2 and "were not evaluated" in result.stderr
 
 
+@pytest.fixture
+def kept_signals():
+    """The command takes Ctrl-C for itself; here it runs in the tests' own process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give a recipe"),
         (["nano-wsd", *FOREIGN], "give one of them"),
+        (["nano-wsd", "--table", NANO], "give one of them"),
         (["nano-wsd", "--metrics", "x"], "belongs to --command"),
+        (["nano-wsd", "--batch-size", 4], "belongs to --table"),
+        (["--table", NANO, "--batch-size", 4, "--lr", "2^-10..2^-8"], "the cells of a table"),
+        (["--table", NANO], "one of 4, 64"),
+        (["--table", "nowhere"], "nowhere"),
         (["--command", COMMAND], "needs --metrics"),
         ([*FOREIGN, "--lr", "0.001"], "no range"),
         (["nano-cosine", "--max-tokens", "1M"], "WSD"),
         (["nano-wsd", "--tolerance", "0"], "tolerance"),
     ],
 )
-def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, words):
+def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, kept_signals, arguments, words):
     monkeypatch.chdir(tmp_path)
-    result = tune(*arguments)
-    assert result.returncode == 2 and words in result.stderr
-    assert "Traceback" not in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    monkeypatch.setattr(sys, "argv", ["isotune", "tune", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and words in printed and len(printed.strip().splitlines()) == 1

@@ -36,7 +36,9 @@ def test_it_tunes_a_stranger_with_failing_hanging_and_diverging_settings(tmp_pat
     objective = make(tmp_path)
     tuned = tune(objective, goal)
     assert tuned.stopped == "good enough"
-    assert tuned.recommendation.learning_rate == 2.0**-10
+    assert (
+        abs(math.log2(tuned.recommendation.learning_rate) + 10) <= 1
+    )  # of the best, which no run of full length found
     reasons = [entry.reason for entry in objective.entries if entry.status == "failed"]
     assert all("exit code 3: cuda out of memory, or so" in reason or "killed" in reason for reason in reasons)
     again = make(tmp_path)

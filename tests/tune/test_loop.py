@@ -8,7 +8,8 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
 from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
 from isotune.objectives.journal import Journal
-from isotune.tune import Goal, Limits, Space, tune
+from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
+from isotune.tune.loop import grid_size
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
 GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
@@ -72,11 +73,65 @@ def test_a_torn_last_line_is_dropped_and_damage_elsewhere_is_said(tmp_path):
 def test_limits_hold():
     tuned = tune(FunctionObjective(nano_like), GOAL, limits=Limits(max_tokens=TOKENS // 2))
     assert tuned.stopped == "max_tokens" and tuned.spent_tokens <= TOKENS // 2
-    clock = iter(range(0, 10**6, 3600))
-    tuned = tune(FunctionObjective(nano_like), GOAL, limits=Limits(max_hours=2.5), clock=lambda: float(next(clock)))
-    assert tuned.stopped == "max_hours" and tuned.num_rounds == 2
+    # An hour passes before every look at the clock. After the first round, which took two, a second one as long would
+    # end at four.
+    for max_hours, num_rounds in ((0.5, 0), (3.9, 1), (4.1, 2)):
+        clock = iter(range(0, 10**6, 3600))
+        tuned = tune(
+            FunctionObjective(nano_like),
+            GOAL,
+            limits=Limits(max_hours=max_hours),
+            clock=lambda clock=clock: float(next(clock)),
+        )
+        assert tuned.stopped == "max_hours" and tuned.num_rounds == num_rounds
     tuned = tune(FunctionObjective(nano_like), GOAL, should_stop=lambda: True)
     assert tuned.stopped == "interrupted" and tuned.num_rounds == 0
+
+
+def test_what_earlier_calls_spent_counts_against_the_limit(tmp_path):
+    limits, journal = Limits(max_tokens=TOKENS), tmp_path / "answers.jsonl"
+    whole = tune(FunctionObjective(nano_like, journal), GOAL, limits=limits)
+    again = tune(FunctionObjective(nano_like, journal), GOAL, limits=limits)
+    assert whole.stopped == again.stopped == "max_tokens" and again.num_rounds == 0
+    assert again.recommendation == whole.recommendation
+    assert (again.spent_before, again.spent_tokens) == (whole.spent_tokens, whole.spent_tokens)
+    assert again.more.suggestion.questions and again.spent_tokens + sum(again.more.prices) > TOKENS
+
+
+def test_the_order_of_answers_makes_no_difference():
+    class Shuffled(FunctionObjective):
+        def answers(self):
+            return super().answers()[::-1]
+
+    goal = Goal(tokens=TOKENS, space=GOAL.space, tokens_per_step=TOKENS_PER_STEP, tolerance=0.001)
+    first, second = FunctionObjective(nano_like), Shuffled(nano_like)
+    assert tune(first, goal).recommendation == tune(second, goal).recommendation
+    assert [entry.question for entry in first.entries] == [entry.question for entry in second.entries]
+
+
+def test_what_can_be_read_off_trunks_is_taken_into_account(monkeypatch):
+    whole = tune(FunctionObjective(nano_like), GOAL)
+    seen = []
+
+    def read_everything(trunks, answers, rungs, decay_tokens):
+        seen.append((list(trunks), rungs, decay_tokens))
+        asked = {answer.question for answer in answers}
+        questions = [Question(lr, wd, TOKENS) for lr, wd in CELLS] if answers else []
+        return [
+            Answer(one, nano_like(one.learning_rate, one.weight_decay, TOKENS), "read", 0.002)
+            for one in questions
+            if one not in asked
+        ]
+
+    monkeypatch.setattr(loop, "read_off", read_everything)
+    told = tune(FunctionObjective(nano_like), GOAL)
+    assert told.num_rounds < whole.num_rounds and seen[0] == ([], GOAL.rungs, GOAL.decay_tokens)
+
+
+def test_the_grid_of_comparison_is_no_finer_than_octaves():
+    ends = {"learning_rate": (2.0**-10, 2.0**-8), "weight_decay": (0.25, 1.0)}
+    assert [grid_size(Space(octaves=step, **ends)) for step in (0.25, 0.5, 1.0, 2.0)] == [9, 9, 9, 4]
+    assert grid_size(Space(only=CELLS, octaves=0.5)) == len(CELLS)
 
 
 def test_failures_are_left_out_and_divergence_is_learned_from():

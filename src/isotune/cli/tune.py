@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,33 +15,49 @@ import click
 
 from isotune.cli.execution import evaluation_of, importing_torch, make_execution, stop_on_signals, with_execution
 from isotune.cli.options import load_recipe
-from isotune.cli.terminal import StatusLine, format_seconds
+from isotune.cli.report import NO_REPORT, report_tuning
+from isotune.cli.terminal import StatusLine
+from isotune.cli.tuning_words import price_words, progress_words, result_words, round_words, table_facts, table_words
 from isotune.errors import InputError
-from isotune.recipe import format_number, format_tokens, parse_number, parse_tokens
+from isotune.recipe import format_tokens, parse_number, parse_tokens
 
 if TYPE_CHECKING:
-    from isotune.sweep.driver import Progress
+    from isotune.objectives.table import TableObjective
+    from isotune.recipe import Recipe
     from isotune.tune import Goal, Objective, Round, Space, Tuned
 
-DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS = "2^-13..2^-6", "2^-8..1"
-DEFAULT_RUNS = 10  # the price limit, in runs of the full budget
+DEFAULT_RECIPE = "nano-tune"
+DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS, DEFAULT_OCTAVES = "2^-13..2^-6", "2^-8..1", 0.5
+DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
+
+# Options that belong to one way of answering, with the word for it.
+_OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step")
+_OF_SPACES = ("lr", "wd", "octaves")
 
 
 @click.command()
 @click.argument("recipe_name", metavar="[RECIPE]", required=False)
-@click.option("--lr", "learning_rates", default=DEFAULT_LEARNING_RATES, show_default=True, help="Range of LR.")
-@click.option("--wd", "weight_decays", default=DEFAULT_WEIGHT_DECAYS, show_default=True, help="Range of coupled WD.")
-@click.option("--octaves", default=0.5, show_default=True, help="Between neighbouring settings.")
-@click.option("--tokens", help="The budget to tune for [default: the recipe's].")
+@click.option("--lr", help=f"Range of LR [default: {DEFAULT_LEARNING_RATES}].")
+@click.option("--wd", help=f"Range of coupled WD [default: {DEFAULT_WEIGHT_DECAYS}].")
+@click.option("--octaves", type=float, help=f"Between neighbouring settings [default: {DEFAULT_OCTAVES}].")
+@click.option("--tokens", help="The budget to tune for [default: the recipe's, or the table's largest].")
 @click.option(
     "--tolerance", default=0.25, show_default=True, help="Regret that is good enough, in percent of the loss."
 )
-@click.option("--max-tokens", help=f"Train no more than this [default: {DEFAULT_RUNS} runs of the budget].")
-@click.option("--max-hours", type=float, help="Begin no round after this many hours.")
+@click.option(
+    "--max-tokens",
+    help=f"Train no more than this, earlier calls on this study included [default: {DEFAULT_RUNS} runs of the budget].",
+)
+@click.option("--max-hours", type=float, help="Begin no round that would end later than this.")
 @click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/tune-<recipe>].")
-@click.option("--workers", type=int, help="Runs at once [default: one per core or per GPU; with --command 1].")
+@click.option("--workers", type=int, help="Runs at once [default: one per core or per GPU; else 1].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the result.")
+@NO_REPORT
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="Replay: the runs of this table answer, nothing is trained."
+)
+@click.option("--batch-size", type=int, help="Which runs of the table, if it has several batch sizes.")
 @click.option("--command", help="Tune this command instead of a recipe: see below.")
 @click.option("--metrics", help='Where the command writes its metrics, such as "{out}/metrics.jsonl".')
 @click.option(
@@ -53,96 +71,140 @@ DEFAULT_RUNS = 10  # the price limit, in runs of the full budget
 @click.option("--loss", default="val_loss", show_default=True, help="The command's loss, by its name in the metrics.")
 @click.option("--timeout-hours", type=float, help="Kill a run of the command after so long.")
 @with_execution
-def tune(recipe_name: str | None, study: Path | None, as_json: bool, quiet: bool, **arguments: Any) -> None:
+def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, **arguments: Any) -> None:
     """Find the LR and WD of RECIPE that give the lowest loss after its decay.
+
+    Without RECIPE it tunes nano-tune, a language model of 133K parameters: some minutes on two cores.
 
     Everything that is trained lies in the study: repeat the command after a kill, or with a smaller --tolerance, and
     only what is missing is trained.
+
+    A replay shows in seconds how a tuning would have gone: --table tables/nano --batch-size 4.
 
     Any other trainer: --command "python train.py --lr {learning_rate} --wd {weight_decay} --max-tokens {tokens} --out
     {out}" --metrics "{out}/metrics.jsonl" --wd-convention coupled --tokens 10B. Its metrics are JSON lines with
     `tokens` and `val_loss`; {seed}, and {resume} (the {out} of a shorter run with the same settings), are optional.
     """
-    from isotune.tune import Limits, Space
+    from isotune.tune import Limits
     from isotune.tune import tune as run_tuning
 
-    space = Space(
-        learning_rate=_range("--lr", arguments["learning_rates"]),
-        weight_decay=_range("--wd", arguments["weight_decays"]),
-        octaves=arguments["octaves"],
-    )
-    stop = stop_on_signals()
+    stop = stop_on_signals() if arguments["table"] is None else []  # a replay has nothing to save
+    rounds = list["Round"]()
     with contextlib.ExitStack() as stack:
         line = stack.enter_context(StatusLine(quiet=quiet))
-        make = _of_recipe if arguments["command"] is None else _of_command
-        tuning = make(recipe_name, study, space, stop, line, arguments)
+        tuning = _tuning(recipe_name, stop, line, arguments)
         stack.enter_context(contextlib.closing(tuning))
-        limits = Limits(
-            max_tokens=_max_tokens(arguments["max_tokens"], tuning.goal.tokens), max_hours=arguments["max_hours"]
-        )
+        goal = tuning.goal
+        limits = Limits(max_tokens=_max_tokens(arguments["max_tokens"], goal.tokens), max_hours=arguments["max_hours"])
         if not quiet:
-            click.echo(_price(tuning.goal, limits.max_tokens, tuning.folder), err=True)
-        tuned = run_tuning(
-            tuning.objective,
-            tuning.goal,
-            limits=limits,
-            on_round=(lambda round: None) if quiet else _show_round(),
-            should_stop=lambda: bool(stop),
+            seconds = tuning.seconds_per_token()
+            click.echo(price_words(tuning.name, goal, limits, seconds, tuning.objective.spent_tokens()), err=True)
+            click.echo(tuning.where, err=True)
+
+        def on_round(asked: Round) -> None:
+            rounds.append(asked)
+            if not quiet:
+                click.echo(round_words(asked, goal, limits), err=True)
+
+        tuned = run_tuning(tuning.objective, goal, limits=limits, on_round=on_round, should_stop=lambda: bool(stop))
+    if tuned.stopped == "no answers":
+        raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuning.last_failure()}): mend that first")
+    answers = tuning.objective.answers()
+    if not answers and not stop:
+        price = format_tokens(sum(tuned.more.prices))
+        raise InputError(
+            f"the limits do not pay for a first round of {price} tokens: raise --max-tokens or --max-hours"
         )
-    click.echo(json.dumps(_facts(tuned, tuning.goal), indent=1) if as_json else _result(tuned, tuning))
+    if not answers:
+        click.echo("isotune: stopped before a run had ended: repeat the same command to continue", err=True)
+        sys.exit(128 + stop[0])
+    words = result_words(tuned, goal, limits, answers, tuning.again, tuning.next_steps)
+    if tuning.table is not None:
+        words += "\n" + table_words(tuning.table, tuned, goal)
+    click.echo(json.dumps(_facts(tuned, tuning), indent=1) if as_json else words)
+    if tuned.unanswered and not quiet and not stop:
+        click.echo(f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuning.last_failure()}", err=True)
+    if tuning.folder is not None and not no_report and not stop:
+        report_tuning(tuning.folder, tuned, goal, result=words, rounds=rounds, answers=answers, quiet=quiet)
+    if stop:
+        sys.exit(128 + stop[0])
 
 
 @dataclass(frozen=True)
 class _Tuning:
-    """What is tuned, for what, and what to do with the result."""
+    """What is tuned, for what, and what to say of it."""
 
+    name: str
     objective: Objective
     goal: Goal
-    folder: Path
-    next_step: str  # with {lr} and {wd}
+    folder: Path | None  # None: nothing is trained
+    again: str  # the command that goes on, without --tolerance and --max-tokens
+    next_steps: tuple[str, ...]  # with {lr} and {wd}
+    where: str
+    last_failure: Callable[[], str] = lambda: ""
+    seconds_per_token: Callable[[], float | None] = lambda: None
     close: Callable[[], None] = lambda: None
+    table: TableObjective | None = None
 
 
-def _of_recipe(
-    name: str | None, study: Path | None, space: Space, stop: list[int], line: StatusLine, arguments: dict[str, Any]
-) -> _Tuning:
-    if name is None:
-        raise InputError("nothing to tune: give a recipe, such as nano-wsd, or --command")
-    for option in ("metrics", "wd_convention", "timeout_hours", "tokens_per_step"):
-        if arguments[option] is not None:
-            raise InputError(f"--{option.replace('_', '-')} belongs to --command: a recipe knows it")
+def _tuning(recipe_name: str | None, stop: list[int], line: StatusLine, arguments: dict[str, Any]) -> _Tuning:
+    ways = {"RECIPE": recipe_name, "--command": arguments["command"], "--table": arguments["table"]}
+    given = [way for way, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"both {' and '.join(given)}: give one of them")
+    if given == ["--command"]:
+        _refuse(arguments, ("batch_size",), "--table")
+        return _of_command(stop, arguments)
+    _refuse(arguments, _OF_COMMANDS, "--command")
+    if given == ["--table"]:
+        return _of_table(arguments)
+    _refuse(arguments, ("batch_size",), "--table")
+    return _of_recipe(recipe_name or DEFAULT_RECIPE, stop, line, arguments)
+
+
+def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str, Any]) -> _Tuning:
     recipe = load_recipe(name, {"tokens": arguments["tokens"]} if arguments["tokens"] else {})
     execution = make_execution(arguments)
     with importing_torch(arguments["threads"]):
         from isotune.objectives.trainer import TrainerObjective
+        from isotune.sweep.driver import Limits
         from isotune.sweep.run import num_cores
-    folder = study or Path("studies") / f"tune-{Path(name).stem}"
+    folder = arguments["study"] or Path("studies") / f"tune-{Path(name).stem}"
+    num_workers = arguments["workers"] or max(1, num_cores() // execution.threads)
     objective = TrainerObjective(
         recipe,
         folder,
-        num_parallel=arguments["workers"] or max(1, num_cores() // execution.threads),
+        num_parallel=num_workers,
         execution=execution,
         evaluation=evaluation_of(arguments),
-        on_progress=_shower(line),
+        limits=Limits(save_seconds=arguments["save_seconds"]),
+        allow_mixed_numerics=arguments["allow_mixed_numerics"],
+        on_progress=lambda progress: line.show(progress_words(progress)),
         should_stop=lambda: bool(stop),
     )
-    goal = objective.goal(space, tolerance=arguments["tolerance"] / 100)
-    step = f"isotune train {name} --lr {{lr}} --wd {{wd}}, or isotune diagnose {folder}"
-    return _Tuning(objective, goal, folder, step, objective.close)
+    tokens = f" --tokens {arguments['tokens']}" if arguments["tokens"] else ""
+    return _Tuning(
+        f"{name} (batch size {recipe.batch_size})",
+        objective,
+        objective.goal(_space(arguments), tolerance=arguments["tolerance"] / 100),
+        folder,
+        f"isotune tune {name}{tokens}{_same(arguments)}",
+        (f"isotune train {name}{tokens} --lr {{lr}} --wd {{wd}}", f"isotune diagnose {folder}"),
+        f"Runs go to {folder}, {num_workers} at once. After a kill, repeat the command: nothing is trained twice.",
+        lambda: objective.failures[-1] if objective.failures else "it was interrupted",
+        lambda: None if execution.compiled or execution.device != "cpu" else _seconds_per_token(recipe, num_workers),
+        objective.close,
+    )
 
 
-def _of_command(
-    name: str | None, study: Path | None, space: Space, stop: list[int], line: StatusLine, arguments: dict[str, Any]
-) -> _Tuning:
+def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
     from isotune.objectives.command import CommandObjective
     from isotune.tune import Goal
 
-    if name is not None:
-        raise InputError(f"both the recipe {name} and --command: give one of them")
     for option in ("metrics", "wd_convention", "tokens"):
         if arguments[option] is None:
             raise InputError(f"--command needs --{option.replace('_', '-')}: see `isotune tune --help`")
-    folder = study or Path("studies") / "tune-command"
+    folder = arguments["study"] or Path("studies") / "tune-command"
     objective = CommandObjective(
         arguments["command"],
         folder,
@@ -155,11 +217,51 @@ def _of_command(
     )
     goal = Goal(
         tokens=parse_tokens("--tokens", arguments["tokens"]),
-        space=space,
+        space=_space(arguments),
         tokens_per_step=arguments["tokens_per_step"],
         tolerance=arguments["tolerance"] / 100,
     )
-    return _Tuning(objective, goal, folder, f"train with LR {{lr}} and coupled WD {{wd}}; all runs lie in {folder}")
+    return _Tuning(
+        "the command",
+        objective,
+        goal,
+        folder,
+        "the same command",
+        (),
+        f"Runs go to {folder}, {objective.num_parallel} at once. After a kill, repeat the command: nothing that was "
+        "answered is asked again.",
+        lambda: next((entry.reason for entry in reversed(objective.entries) if entry.reason), "it was interrupted"),
+    )
+
+
+def _of_table(arguments: dict[str, Any]) -> _Tuning:
+    from isotune.objectives.table import TableObjective
+
+    _refuse(arguments, _OF_SPACES, "recipes and commands; the cells of a table are as they are")
+    _refuse(arguments, ("study",), "recipes and commands; a replay keeps nothing")
+    folder = arguments["table"]
+    objective = TableObjective(folder, batch_size=arguments["batch_size"], num_parallel=arguments["workers"] or 1)
+    tokens = parse_tokens("--tokens", arguments["tokens"]) if arguments["tokens"] else objective.budgets[-1]
+    return _Tuning(
+        f"{objective.table.name} (batch size {objective.batch_size})",
+        objective,
+        objective.goal(tokens, tolerance=arguments["tolerance"] / 100),
+        None,
+        f"isotune tune --table {folder} --batch-size {objective.batch_size} --tokens {tokens}",
+        (f"isotune table show {folder} --batch-size {objective.batch_size} --tokens {tokens}",),
+        f"A replay: the runs of {folder} answer, nothing is trained.",
+        table=objective,
+    )
+
+
+def _space(arguments: dict[str, Any]) -> Space:
+    from isotune.tune import Space
+
+    return Space(
+        learning_rate=_range("--lr", arguments["lr"] or DEFAULT_LEARNING_RATES),
+        weight_decay=_range("--wd", arguments["wd"] or DEFAULT_WEIGHT_DECAYS),
+        octaves=DEFAULT_OCTAVES if arguments["octaves"] is None else arguments["octaves"],
+    )
 
 
 def _range(option: str, text: str) -> tuple[float, float]:
@@ -169,74 +271,34 @@ def _range(option: str, text: str) -> tuple[float, float]:
     return parse_number(option, low), parse_number(option, high)
 
 
+def _refuse(arguments: dict[str, Any], names: tuple[str, ...], whose: str) -> None:
+    for name in names:
+        if arguments[name] is not None:
+            raise InputError(f"--{name.replace('_', '-')} belongs to {whose}: leave it out")
+
+
+def _same(arguments: dict[str, Any]) -> str:
+    """The options that make it the same tuning, as they were given."""
+    names = ("lr", "wd", "octaves", "study", "workers")
+    given = [(name, arguments[name]) for name in names if arguments[name] is not None]
+    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+
+
 def _max_tokens(text: str | None, budget: int) -> int:
     return DEFAULT_RUNS * budget if text is None else parse_tokens("--max-tokens", text)
 
 
-# What a person sees
+def _seconds_per_token(recipe: Recipe, num_workers: int) -> float | None:
+    from isotune.train.speed import seconds_per_token
+
+    try:
+        return seconds_per_token(recipe) / num_workers
+    except InputError:  # too large to try here
+        return None
 
 
-def _price(goal: Goal, max_tokens: int | None, folder: Path) -> str:
-    cells = len(goal.space.cells)
-    grid = cells * goal.tokens
-    most = f"at most {format_tokens(max_tokens)}" if max_tokens else "as many as it takes"
-    share = f" ({100 * max_tokens / grid:.2g} %)" if max_tokens else ""
-    return (
-        f"Tuning LR and WD for {format_tokens(goal.tokens)} tokens, {cells} settings: a grid of them would train "
-        f"{format_tokens(grid)}, this trains {most}{share} and ends when the expected regret is below "
-        f"{100 * goal.tolerance:.2g} %.\nRuns go to {folder}; repeat the command to go on after a kill."
-    )
-
-
-def _show_round() -> Callable[[Round], None]:
-    def show(round: Round) -> None:
-        best = round.suggestion.recommendation
-        known = f"best guess LR {format_number(best.learning_rate)}, WD {format_number(best.weight_decay)}"
-        click.echo(f"round {round.number}: {known}, expected regret {100 * best.regret:.2g} %", err=True)
-        for question, reason, price in zip(
-            round.suggestion.questions, round.suggestion.reasons, round.prices, strict=True
-        ):
-            settings = f"LR {format_number(question.learning_rate)}, WD {format_number(question.weight_decay)}"
-            click.echo(
-                f"  {settings}, {format_tokens(question.tokens)} tokens ({format_tokens(price)} to train): {reason}",
-                err=True,
-            )
-
-    return show
-
-
-def _shower(line: StatusLine) -> Callable[[Progress], None]:
-    def show(progress: Progress) -> None:
-        done, total = format_tokens(progress.tokens_done), format_tokens(progress.tokens_total)
-        left = "" if progress.seconds_left is None else f", {format_seconds(progress.seconds_left)} left"
-        line.show(f"  {done} of {total} tokens, {format_tokens(progress.tokens_per_second)} a second{left}")
-
-    return show
-
-
-def _result(tuned: Tuned, tuning: _Tuning) -> str:
-    best, goal = tuned.recommendation, tuning.goal
-    lr, wd = format_number(best.learning_rate), format_number(best.weight_decay)
-    low, high = best.loss_interval
-    lines = [
-        click.style(f"LR {lr}, WD {wd}", bold=True)
-        + f" for {format_tokens(goal.tokens)} tokens: loss {best.loss:.4f} ({low:.4f} to {high:.4f})",
-        f"expected regret {100 * best.regret:.2g} %, below {100 * best.regret_bound:.2g} % with probability "
-        f"{best.level:.0%}; ended because: {tuned.stopped}",
-        f"trained {format_tokens(tuned.spent_tokens)} tokens in {format_seconds(tuned.seconds)}, "
-        f"{100 * tuned.spent_tokens / tuned.grid_tokens:.2g} % of a grid of {len(goal.space.cells)} settings",
-    ]
-    if best.as_good:
-        others = "; ".join(f"LR {format_number(a)}, WD {format_number(b)}" for a, b in best.as_good[:4])
-        more = f" and {len(best.as_good) - 4} more" if len(best.as_good) > 4 else ""
-        lines.append(f"expected as good, within {100 * goal.tolerance:.2g} %: {others}{more}")
-    if tuned.unanswered:
-        lines.append(f"{len(tuned.unanswered)} questions had no answer: see {tuning.folder}")
-    lines.append(f"next: {tuning.next_step.format(lr=lr, wd=wd)}")
-    return "\n".join(lines)
-
-
-def _facts(tuned: Tuned, goal: Goal) -> Any:
+def _facts(tuned: Tuned, tuning: _Tuning) -> Any:
     from isotune.analyze.plain import plain
 
-    return plain({"tokens": goal.tokens, "settings": len(goal.space.cells), "result": tuned})
+    facts = {"tokens": tuning.goal.tokens, "settings": len(tuning.goal.space.cells), "result": tuned}
+    return plain(facts if tuning.table is None else facts | {"table": table_facts(tuning.table, tuned, tuning.goal)})

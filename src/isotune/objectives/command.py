@@ -19,7 +19,7 @@ import string
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ from isotune.errors import InputError
 from isotune.objectives.journal import Ending, Entry, Journal
 from isotune.recipe.quantities import require_choice, require_positive
 from isotune.tune.questions import Answer, Question
+from isotune.tune.readings import Trunk
 
 PLACEHOLDERS = ("learning_rate", "weight_decay", "tokens", "seed", "out", "resume")
 NEEDED = ("learning_rate", "weight_decay", "tokens", "out")
@@ -71,6 +72,12 @@ class CommandObjective:
 
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens - self._resumed_tokens(question) for question in questions]
+
+    def spent_tokens(self) -> int:
+        return self._journal.spent_tokens()
+
+    def trunks(self) -> list[Trunk]:
+        return []
 
     def ask(self, questions: Sequence[Question]) -> None:
         waiting, running = list(questions), list[_Run]()
@@ -130,7 +137,8 @@ class CommandObjective:
             entry = Entry(run.question, "failed", reason=f"still running after {seconds:.0f} s: killed")
         else:
             entry = self._settle(run, return_code)
-        self._journal.add(Entry(entry.question, entry.status, entry.loss, seconds, entry.reason, str(run.out)))
+        noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=self._resumed_tokens(run.question))
+        self._journal.add(noted)
         return True
 
     def _settle(self, run: _Run, return_code: int) -> Entry:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from isotune.objectives.journal import Entry, Journal
 from isotune.tune.questions import Answer, Question
+from isotune.tune.readings import Trunk
 
 Train = Callable[..., float]
 
@@ -36,6 +37,12 @@ class FunctionObjective:
 
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens for question in questions]
+
+    def spent_tokens(self) -> int:
+        return self._journal.spent_tokens()
+
+    def trunks(self) -> list[Trunk]:
+        return []
 
     def ask(self, questions: Sequence[Question]) -> None:
         for question in questions:

@@ -31,6 +31,12 @@ class Entry:
     seconds: float = 0.0
     reason: str = ""
     out: str = ""
+    resumed_tokens: int = 0  # of a shorter run, which this one continued
+
+    @property
+    def trained_tokens(self) -> int:
+        """What it cost; how far a run came before it failed nobody knows, so it counts as a whole one."""
+        return self.question.tokens - self.resumed_tokens
 
     @property
     def answer(self) -> Answer | None:
@@ -57,6 +63,9 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
+    def spent_tokens(self) -> int:
+        return sum(entry.trained_tokens for entry in self.entries)
+
     def answers(self) -> list[Answer]:
         return [answer for entry in self.entries if (answer := entry.answer) is not None]
 
@@ -74,6 +83,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
         "seconds": round(entry.seconds, 3),
         "reason": entry.reason,
         "out": entry.out,
+        "resumed_tokens": entry.resumed_tokens,
     }
 
 
@@ -98,6 +108,7 @@ def _read(path: Path) -> Iterator[Entry]:
                 float(value["seconds"]),
                 value["reason"],
                 value["out"],
+                int(value.get("resumed_tokens", 0)),
             )
         except (ValueError, KeyError, TypeError):
             if number >= len(lines) - 1:  # torn by a kill

@@ -13,17 +13,21 @@ from pathlib import Path
 from types import TracebackType
 
 from isotune.errors import InputError
+from isotune.objectives.trunks import until
 from isotune.recipe import Recipe, falling_tokens, wsd
 from isotune.runs import Evaluation, Study
+from isotune.runs.study import SegmentRecord
 from isotune.runs.tables.prefixes import warmup_tokens
-from isotune.sweep.driver import Progress
+from isotune.sweep.driver import Limits, Progress
 from isotune.sweep.executors import Executor
 from isotune.sweep.outcomes import Outcome
 from isotune.sweep.plan import make_plan
+from isotune.sweep.plans import planned_recipes
 from isotune.sweep.run import MakeExecutor, local_workers, run_sweep
 from isotune.sweep.training import Job
 from isotune.train import Execution
 from isotune.tune.questions import Answer, Goal, Question, Space, make_rungs
+from isotune.tune.readings import Trunk
 
 
 class TrainerObjective:
@@ -38,6 +42,8 @@ class TrainerObjective:
         execution: Execution | None = None,
         evaluation: Evaluation | Mapping[str, int] | None = None,
         make_executor: MakeExecutor | None = None,
+        limits: Limits | None = None,
+        allow_mixed_numerics: bool = False,
         on_progress: Callable[[Progress], None] = lambda progress: None,
         should_stop: Callable[[], bool] = lambda: False,
     ):
@@ -48,12 +54,15 @@ class TrainerObjective:
             raise InputError(
                 "tuning trains WSD recipes (warm-up, constant LR, decay to zero): give one, such as nano-wsd"
             )
+        self._limits, self._allow_mixed_numerics = limits, allow_mixed_numerics
         self._on_progress, self._should_stop = on_progress, should_stop
         self._make_executor = make_executor or local_workers(num_parallel)
         self._executor: _Kept | None = None
         self._stack = contextlib.ExitStack()
         self._opened: Study | None = None
         self._known: dict[Recipe, Answer] = {}
+        self._read_trunks: dict[Question, Trunk] = {}
+        self.failures: list[str] = []  # what went wrong, in words
 
     def __enter__(self) -> TrainerObjective:
         return self
@@ -96,7 +105,8 @@ class TrainerObjective:
         study = self._study()
         if study is None:
             return []
-        for recipe in study.recipes():
+        # A trunk that diverged is no recipe of a question: that one was asked is known from the plans.
+        for recipe in dict.fromkeys((*planned_recipes(study), *study.recipes())):
             question = self._asked_by(recipe)
             if recipe not in self._known and self.recipe_of(question) == recipe:
                 answer = _read(study, recipe, question)
@@ -114,16 +124,42 @@ class TrainerObjective:
             for question in questions
         ]
 
+    def spent_tokens(self) -> int:
+        study = self._study()
+        return sum(_length(record) for record in study.records()) if study else 0
+
+    def trunks(self) -> list[Trunk]:
+        # Only as far as answers need them: a kill may leave a trunk whose decay is still to come, and what is asked
+        # next must not depend on that.
+        longest: dict[tuple[float, float, int], Question] = {}
+        for question in (answer.question for answer in self.answers() if not answer.has_diverged):
+            cell = (question.learning_rate, question.weight_decay, question.seed)
+            if cell not in longest or longest[cell].tokens < question.tokens:
+                longest[cell] = question
+        return [self._trunk(question) for question in longest.values()]
+
     def ask(self, questions: Sequence[Question]) -> None:
-        run_sweep(
+        result = run_sweep(
             [self.recipe_of(question) for question in questions],
             self.folder,
             execution=self.execution,
             evaluation=self.evaluation,
             make_executor=self._kept_executor,
+            limits=self._limits,
+            allow_mixed_numerics=self._allow_mixed_numerics,
             on_progress=self._on_progress,
             should_stop=self._should_stop,
         )
+        self.failures += [f"{words}: {reason}" for words, reason in result.problems]
+        if result.stopped and not self._should_stop():
+            self.failures.append(result.stopped)
+
+    def _trunk(self, question: Question) -> Trunk:
+        if question not in self._read_trunks:
+            assert self._opened is not None
+            curve = until(self._opened.trajectory(self.recipe_of(question)), question.tokens - self.decay_tokens)
+            self._read_trunks[question] = Trunk(question.learning_rate, question.weight_decay, curve, question.seed)
+        return self._read_trunks[question]
 
     def _asked_by(self, recipe: Recipe) -> Question:
         return Question(recipe.learning_rate, recipe.weight_decay, recipe.tokens, recipe.setup.seed)
@@ -163,6 +199,11 @@ class _Kept:
 
     def close(self) -> None:
         """Nothing: the objective closes it."""
+
+
+def _length(record: SegmentRecord) -> int:
+    end = record.segment.end_tokens if record.diverged_at_tokens is None else record.diverged_at_tokens
+    return end - record.segment.start_tokens
 
 
 def _read(study: Study, recipe: Recipe, question: Question) -> Answer | None:

@@ -1,7 +1,7 @@
 """Ask, wait, ask again: the loop between a tuner and whatever answers it.
 
 All that the loop knows it reads from the objective, so that a tuning that was killed anywhere goes on when it is
-started again: what was answered is not asked twice.
+started again: what was answered is not asked twice, and what was spent stays spent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from isotune.tune.questions import Answer, Goal, Question
-from isotune.tune.tuner import Recommendation, Suggestion, recommend_now, suggest
+from isotune.tune.questions import Answer, Goal, Question, Space
+from isotune.tune.readings import Trunk, read_off
+from isotune.tune.tuner import Recommendation, Suggestion, suggest
 
 Stopped = Literal["good enough", "max_tokens", "max_hours", "nothing left to ask", "interrupted", "no answers"]
+
+GRID_OCTAVES = 1.0  # between neighbours of the grid that a tuning is compared with: nobody trains a finer one
+PATIENCE = 3  # questions without an answer, where nothing was ever answered
 
 
 class Objective(Protocol):
@@ -28,13 +32,19 @@ class Objective(Protocol):
     def prices(self, questions: Sequence[Question]) -> Sequence[int]:
         """The tokens that are not trained yet and each answer would need."""
 
+    def spent_tokens(self) -> int:
+        """What was trained so far, in earlier processes too."""
+
+    def trunks(self) -> Sequence[Trunk]:
+        """The curves at constant LR of what was answered, up to where decays began; none where nobody knows them."""
+
     def ask(self, questions: Sequence[Question]) -> None:
         """Finds the answers, which `answers` then has; a question that cannot be answered is left out there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When to end, however much is still unknown."""
+    """When to end, however much is still unknown: tokens of all calls together, hours of this one."""
 
     max_tokens: int | None = None
     max_hours: float | None = None
@@ -42,12 +52,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Round:
-    """A round that is about to be asked."""
+    """A round that is about to be asked; the last one of a tuning was not."""
 
     number: int
     suggestion: Suggestion
     prices: tuple[int, ...]
-    spent_tokens: int
+    spent_tokens: int  # before it
 
 
 @dataclass(frozen=True)
@@ -56,11 +66,13 @@ class Tuned:
 
     recommendation: Recommendation
     stopped: Stopped
-    spent_tokens: int  # by this call
-    grid_tokens: int  # what a grid of all cells at the goal's budget would have trained
+    spent_tokens: int  # in all, by earlier calls too
+    spent_before: int  # of these, by earlier calls
+    grid_tokens: int  # what a grid at the goal's budget would have trained
     num_rounds: int
     seconds: float
     unanswered: tuple[Question, ...]
+    more: Round  # what would be asked next: the price of knowing more
 
 
 def tune(
@@ -73,49 +85,77 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
     """Asks until the recommendation is good enough, or a limit is reached."""
-    limits = limits or Limits()
-    began, spent, rounds = clock(), 0, 0
+    began, before, rounds = clock(), objective.spent_tokens(), 0
     unanswered: dict[Question, None] = {}
-    stopped: Stopped
     while True:
-        answers = list(objective.answers())
-        suggestion = suggest(goal, answers, objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered))
-        prices = tuple(objective.prices(suggestion.questions))
-        reason = _reason_to_stop(suggestion, answers, spent, clock() - began, limits, prices, should_stop)
-        if reason is not None:
-            stopped = reason
+        answers = _in_order(objective.answers())
+        read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
+        suggestion = suggest(
+            goal, [*answers, *read], objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered)
+        )
+        spent = objective.spent_tokens()
+        asked = Round(rounds + 1, suggestion, tuple(objective.prices(suggestion.questions)), spent)
+        stopped = _reason_to_stop(
+            asked, answers, len(unanswered), clock() - began, spent - before, limits or Limits(), should_stop
+        )
+        if stopped is not None:
             break
         rounds += 1
-        on_round(Round(rounds, suggestion, prices, spent))
+        on_round(asked)
         objective.ask(suggestion.questions)
-        spent += sum(prices)
         known = {answer.question for answer in objective.answers()}
         unanswered.update(dict.fromkeys(question for question in suggestion.questions if question not in known))
-        if len(unanswered) >= 3 and not known:
-            stopped = "no answers"
-            break
-    grid_tokens = len(goal.space.cells) * goal.tokens
-    recommendation = recommend_now(goal, objective.answers())
-    return Tuned(recommendation, stopped, spent, grid_tokens, rounds, clock() - began, tuple(unanswered))
+    return Tuned(
+        suggestion.recommendation,
+        stopped,
+        spent,
+        before,
+        grid_size(goal.space) * goal.tokens,
+        rounds,
+        clock() - began,
+        tuple(unanswered),
+        asked,
+    )
+
+
+def grid_size(space: Space) -> int:
+    """The cells of a grid over a space: its own, or those an octave apart if its own are closer."""
+    if space.only or space.octaves >= GRID_OCTAVES:
+        return len(space.cells)
+    return len(Space(learning_rate=space.learning_rate, weight_decay=space.weight_decay, octaves=GRID_OCTAVES).cells)
+
+
+def _in_order(answers: Sequence[Answer]) -> list[Answer]:
+    """Answers in an order that does not depend on when they came: sums of floats do depend on theirs."""
+    return sorted(answers, key=lambda answer: _place(answer.question))
+
+
+def _place(question: Question) -> tuple[float, float, int, int]:
+    return question.learning_rate, question.weight_decay, question.tokens, question.seed
 
 
 def _reason_to_stop(
-    suggestion: Suggestion,
+    asked: Round,
     answers: Sequence[Answer],
-    spent: int,
+    num_unanswered: int,
     seconds: float,
+    spent_now: int,
     limits: Limits,
-    prices: Sequence[int],
     should_stop: Callable[[], bool],
 ) -> Stopped | None:
+    price = sum(asked.prices)
     if should_stop():
         return "interrupted"
-    if suggestion.is_done and answers:
+    if num_unanswered >= PATIENCE and not answers:
+        return "no answers"
+    if asked.suggestion.is_done and answers:
         return "good enough"
-    if not suggestion.questions:
+    if not asked.suggestion.questions:
         return "nothing left to ask"
-    if limits.max_tokens is not None and spent + sum(prices) > limits.max_tokens:
+    if limits.max_tokens is not None and asked.spent_tokens + price > limits.max_tokens:
         return "max_tokens"
-    if limits.max_hours is not None and seconds > 3600 * limits.max_hours:
+    # A round that would end too late is not begun; what it takes is told by those before it.
+    expected = seconds * price / spent_now if spent_now else 0.0
+    if limits.max_hours is not None and seconds + expected > 3600 * limits.max_hours:
         return "max_hours"
     return None

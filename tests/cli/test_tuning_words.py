@@ -1,0 +1,98 @@
+"""What a tuning's words say: of ends of ranges, of flat sets, of limits."""
+
+import doctest
+from dataclasses import replace
+
+import click
+import pytest
+from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
+
+from isotune.cli import tuning_words
+from isotune.cli.tuning_words import price_words, result_words, round_words
+from isotune.objectives.function import FunctionObjective
+from isotune.tune import Goal, Limits, Space, tune
+
+LIMITS = Limits(max_tokens=4 * TOKENS)
+GOAL = Goal(
+    tokens=TOKENS,
+    space=Space(learning_rate=(2.0**-12, 2.0**-7), weight_decay=(2.0**-8, 1.0), octaves=1.0),
+    decay_tokens=131_072,
+    tokens_per_step=TOKENS_PER_STEP,
+)
+
+
+@pytest.fixture(scope="module")
+def tuning():
+    objective, rounds = FunctionObjective(nano_like), []
+    return tune(objective, GOAL, limits=LIMITS, on_round=rounds.append), objective, rounds
+
+
+def words_of(tuning, **changes):
+    """The result's words with parts of the recommendation replaced."""
+    tuned, objective, _ = tuning
+    changed = replace(tuned, recommendation=replace(tuned.recommendation, **changes))
+    return click.unstyle(
+        result_words(changed, GOAL, LIMITS, objective.answers(), "isotune tune it", ("next {lr} {wd}",))
+    )
+
+
+def test_the_result_begins_with_the_settings_and_ends_with_what_to_paste(tuning):
+    lines = words_of(tuning, learning_rate=2.0**-10, weight_decay=0.125).splitlines()
+    assert lines[0] == "LR 2^-10, WD 0.125 for 2.75M tokens"
+    assert "  next 0.0009766 0.125" in lines and any("weight_decay=0.125" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ((2.0**-7, 0.125), "LR is at the upper end of its range: widen --lr"),
+        ((2.0**-12, 0.125), "LR is at the lower end of its range: widen --lr"),
+        ((2.0**-10, 1.0), "WD is at the upper end of its range: widen --wd"),
+        ((2.0**-10, 2.0**-8), ""),  # so low that it does not matter
+        ((2.0**-10, 0.125), ""),
+    ],
+)
+def test_an_end_of_a_range_is_warned_of_where_something_may_lie_behind(tuning, settings, warning):
+    words = words_of(tuning, learning_rate=settings[0], weight_decay=settings[1])
+    assert warning in words and ("warning" in words) is bool(warning)
+
+
+def test_the_flat_set_is_told_by_learning_rate(tuning):
+    cells = ((2.0**-10, 0.25), (2.0**-10, 0.125), (2.0**-9, 0.125), (2.0**-10, 2.0**-8))
+    assert "LR 2^-10 with WD 2^-8 to 0.25; LR 2^-9 with WD 0.125" in words_of(tuning, as_good=cells)
+
+
+def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
+    assert "WD has no time to matter" in words_of(tuning, learning_rate=2.0**-10, weight_decay=2.0**-8)
+    assert "WD has no time to matter" not in words_of(tuning, learning_rate=2.0**-10, weight_decay=1.0)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "ended", "change"),
+    [
+        ("good enough", "below 0.25 %, as --tolerance asks", "isotune tune it --tolerance 0.12"),
+        ("max_tokens", "would pass --max-tokens (11M)", "isotune tune it --max-tokens "),
+        ("max_hours", "--max-hours", "go on with: isotune tune it"),
+    ],
+)
+def test_what_ended_it_and_how_to_go_on(tuning, stopped, ended, change):
+    words = words_of((replace(tuning[0], stopped=stopped), *tuning[1:]))
+    assert ended in words and change in words
+
+
+def test_the_price_and_the_rounds(tuning):
+    price = price_words("it", GOAL, LIMITS, 1e-5, spent=0)
+    assert "at most 11M tokens, about 110 s here" in price.replace("1 min 50 s", "110 s")
+    assert "20 % of" not in price and f"{100 * 4 / 54:.2g} % of a grid of 54 runs" in price
+    _, objective, rounds = tuning
+    assert round_words(rounds[0], GOAL, LIMITS).startswith("Round 1: nothing is known yet\n  LR ")
+    later = round_words(rounds[-1], GOAL, LIMITS)
+    assert "best so far LR" in later and "of 11M tokens trained" in later
+    for one in rounds:
+        for question, reason in zip(one.suggestion.questions, one.suggestion.reasons, strict=True):
+            assert reason in round_words(one, GOAL, LIMITS)
+            assert question in {answer.question for answer in objective.answers()}
+
+
+def test_doctests():
+    assert doctest.testmod(tuning_words).failed == 0
