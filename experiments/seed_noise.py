@@ -40,7 +40,11 @@ def described(landscape: Landscape) -> dict[str, object]:
     losses = np.array(list(landscape.by_seed.values()))
     several = np.isfinite(losses).all(axis=2).sum(axis=0)
     relative = noise.deviations / landscape.truths.min(axis=0)
+    levels = np.nanmean(losses - losses[0], axis=1)[:, -1] / landscape.truths[:, -1].min()
     return {
+        "level_by_seed_at_the_last_budget": {
+            str(seed): float(f"{value:.3g}") for seed, value in zip(landscape.by_seed, levels, strict=True)
+        },
         "cells_by_number_of_seeds": {str(count): int(np.sum(several == count)) for count in np.unique(several)},
         "relative_deviation_by_budget": {
             str(budget): float(f"{value:.3g}") for budget, value in zip(landscape.budgets, relative, strict=True)
