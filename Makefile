@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
 BENCHMARKS := training_speed noise_overhead sweep_throughput analysis_speed analysis_sources suggest_speed report_speed
-PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live
+PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live tuner_coverage
 
 .PHONY: tune test check bench prove docs clean
 
