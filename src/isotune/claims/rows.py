@@ -33,7 +33,7 @@ ENOUGH_CELLS = {"large_above_3": 12, "type1_below_1": 9}
 EXTRA_ROWS: dict[str, dict[str, Any]] = {
     "small_extended": {"table": "nano-small", "learning_rate": [-12, -7], "weight_decay": [-12, 0], "cells": 62}
     | {"seeds": [0], "parts": ["trunk", "decay"]},
-    "small32_seeds": {"table": "small32", "cells": 6, "seeds": [0, 1, 2], "parts": ["trunk", "decay"]},
+    "small32_seeds": {"table": "small32", "cells": 4, "seeds": [0, 1, 2, 3], "parts": ["trunk", "decay"]},
     "small32_large_seeds": {"table": "small32-large", "cells": 4, "seeds": [0, 1, 2], "parts": ["trunk", "decay"]},
 }
 SWEEPS = {
