@@ -15,6 +15,7 @@ the loss of each cell and the level of each seed are free.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 LR_LENGTHS = (0.25, 0.5, 0.8, 1.2, 2.0)  # octaves
 MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 OWN_SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
+USUAL = (0.5, 0.35, 0.01)  # the likely shape where seeds say little; a factor of 2, 2 and 10 off is one deviation
 MIN_FREEDOM = 4  # contrasts between seeds and cells: fewer say nothing
 
 
@@ -82,10 +84,16 @@ def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> S
         return None
     known = [one for one in data if one is not None]
     shapes = list(itertools.product(LR_LENGTHS, MEMORY_LENGTHS, OWN_SHARES))
-    likelihoods = [sum(one.likelihood(*shape)[0] for one in known) for shape in shapes]
+    likelihoods = [sum(one.likelihood(*shape)[0] for one in known) + _log_prior(*shape) for shape in shapes]
     best = shapes[int(np.argmax(likelihoods))]
     deviations = np.array([one.likelihood(*best)[1] for one in known])
     return SeedNoise(deviations, _correlations(losses), *best)
+
+
+def _log_prior(lr_length: float, memory_length: float, own: float) -> float:
+    """Seeds at one WD do not tell how far along n noise is shared, and those at one LR not how far along LR."""
+    off = np.log2([lr_length / USUAL[0], memory_length / USUAL[1], (own / USUAL[2]) ** math.log10(2)])
+    return float(-(off @ off) / 2)
 
 
 @dataclass(frozen=True)
