@@ -25,7 +25,7 @@ from synthetic import EVERY_TOKENS, grid, sweep, trajectory
 from isotune.analyze.families import make_families
 from isotune.errors import InputError
 from isotune.integrations.importers import open_source
-from isotune.report.figures import KINDS, figures_of
+from isotune.report.figures import KINDS, curves, figures_of
 from isotune.report.figures.cost import cost_of
 from isotune.report.figures.curves import MAX_CURVES, MAX_POINTS, branched_curves, loss_curves, noise_curves
 from isotune.report.figures.decays import decay_gains
@@ -399,3 +399,11 @@ def test_losses_of_another_name_are_drawn_under_it():
 def test_noise_that_was_not_measured_is_asked_for(drifting):
     with pytest.raises(InputError, match="meter"):
         noise_curves(dataclasses.replace(drifting.families[0]), "scaled_noise")
+
+
+def test_a_trunk_that_ended_before_its_first_evaluation_is_drawn_without_it():
+    none = np.zeros(0)
+    trunks = curves.CurveSet((curves.Curve(-10.0, -14.0, "short", none, none),), 1, "validation loss")
+    branch = curves.Branch(-10.0, -14.0, "short", np.array([1000.0, 2000.0]), np.array([2.0, 1.9]))
+    drawing = curves.draw_branched(curves.BranchedCurves(trunks, (branch,)))
+    assert [list(trace["x"]) for trace in drawing["data"] if trace.get("name") == "short, decay"] == [[1000, 2000]]

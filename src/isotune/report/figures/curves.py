@@ -290,8 +290,9 @@ def draw_branched(data: BranchedCurves) -> dict[str, Any]:
         drawing.add(0, trace | {"mode": "lines+markers", "marker": marker, "hovertemplate": _HOVER})
     shown = [value for curve in data.trunks.curves for value in curve.values[curve.tokens >= first]]
     shown += [branch.values[-1] for branch in data.branches]
-    last = max(float(curve.tokens[-1]) for curve in data.trunks.curves)
-    last = max([last, *(float(branch.tokens[-1]) for branch in data.branches)])
+    # A short trunk may end before its first evaluation.
+    ends = [float(curve.tokens[-1]) for curve in data.trunks.curves if len(curve.tokens)]
+    last = max([*ends, *(float(branch.tokens[-1]) for branch in data.branches)])
     # Not logarithmic: decays of one length shall look alike.
     drawing.axes(0, plain_token_axis(last), plain_axis(data.trunks.label, shown))
     drawing.add(0, scale.carrier())
