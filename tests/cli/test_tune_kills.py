@@ -12,43 +12,17 @@ import time
 from pathlib import Path
 
 import pytest
+from in_this_process import InThisProcess
 from small import MODEL, STEP, write_corpus
 
 from isotune.objectives.trainer import TrainerObjective
 from isotune.recipe import read_recipe
-from isotune.sweep.training import Workbench
 from isotune.tune import Limits, Question, Space, tune
 
 SPACE = Space(learning_rate=(2.0**-9, 2.0**-4), weight_decay=(0.125, 1.0), octaves=1.0)
 LIMITS = Limits(max_tokens=900 * STEP)
 WINDOWS = {"every_tokens": 100 * STEP, "windows": 8, "final_windows": 32, "noise_every_tokens": 0}
 KILLED_AT = (120 * STEP, 500 * STEP)
-
-
-class InThisProcess:
-    """An executor without processes."""
-
-    def __init__(self):
-        self._workbench, self._ended = Workbench(), []
-
-    def num_free(self):
-        return 1 - len(self._ended)
-
-    def submit(self, key, job):
-        self._ended.append((key, self._workbench.train(job)))
-
-    def poll(self, seconds):
-        ended, self._ended = self._ended, []
-        return ended
-
-    def kill(self, key):
-        pass
-
-    def problem(self):
-        return ""
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from in_this_process import InThisProcess
 from small import EVALUATION, MODEL, STEP
 
 from isotune.runs import Study
@@ -26,32 +27,6 @@ MEASUREMENTS = {
     "--final-windows": EVALUATION.final_windows,
     "--noise-every": EVALUATION.noise_every_tokens,
 }
-
-
-class InThisProcess:
-    """An executor without processes."""
-
-    def __init__(self):
-        self._workbench, self._ended = Workbench(), []
-
-    def num_free(self):
-        return 1 - len(self._ended)
-
-    def submit(self, key, job):
-        self._ended.append((key, self._workbench.train(job)))
-
-    def poll(self, seconds):
-        ended, self._ended = self._ended, []
-        return ended
-
-    def kill(self, key):
-        pass
-
-    def problem(self):
-        return ""
-
-    def close(self):
-        pass
 
 
 @pytest.fixture(scope="module")
