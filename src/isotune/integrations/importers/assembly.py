@@ -57,7 +57,11 @@ class Assembly:
     def finish(self, source: str) -> tuple[Trajectory, ...]:
         """All trajectories; an error if the user's names fit none, or nothing is left."""
         if not self._num_runs:
-            raise InputError(f"{source} holds no runs: nothing was read")
+            dropped = "; ".join(self.notes.sentences())
+            raise InputError(
+                f"{source} holds no runs{f' ({dropped})' if dropped else ''}: give rows with tokens or steps and a "
+                "loss, or say what its columns are with mapping= (--map val_loss=...)"
+            )
         self._require_mapped(source)
         if not self._trajectories or (self._is_ours and self.options.loss not in self._columns_seen):
             raise self._nothing_left(source)
