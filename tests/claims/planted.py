@@ -22,14 +22,17 @@ from isotune.sweep import read_sweep
 ROOT = Path(__file__).parents[2]
 RULES = read_rules(ROOT / "experiments" / "claims.toml")
 NANO_SWEEPS = {
-    "nano": ("nano-small", "nano-large", "nano-switch", "nano-seeds"),
+    "nano": (
+        *("nano-small", "nano-low", "nano-large", "nano-large-low"),
+        *("nano-switch", "nano-seeds", "nano-batch-256"),
+    ),
     "nano-variants": (
         "nano-perturbed",
         "nano-beta2-0.9",
         "nano-beta2-0.99",
         *(f"nano-init-{scale}" for scale in ("0.25", "0.5", "2", "4")),
     ),
-    "small32": ("small32-small", "small32-seeds", "small32-large"),
+    "small32": ("small32-small", "small32-low", "small32-seeds", "small32-large"),
     "small32-variants": ("small32-perturbed",),
 }
 
@@ -68,6 +71,8 @@ class PlantedTable:
             small32 = recipe.tokens > 5_000_000
             tokens = np.arange(0, recipe.tokens + 1, 49_152 if small32 else 12_288)
             tokens = np.union1d(tokens, np.arange(0, recipe.tokens + 1, 122_880 if small32 else 61_440))
+            step = recipe.batch_size * recipe.setup.sequence_length
+            tokens = np.unique(-(-tokens // step) * step)  # rows are ends of steps
             columns = self._columns(recipe, tokens) | {"tokens": tokens}
             columns |= settings_columns(recipe, tokens)
             self._made[name] = Trajectory(columns, run_info(recipe, "finished", "planted"))

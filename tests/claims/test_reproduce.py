@@ -11,10 +11,12 @@ from click.testing import CliRunner
 from planted import ROOT, RULES, recipes_of
 
 from isotune.claims import ClaimVerdict, Estimate, Judgement, Measured, Tables, Verdict, judge_claim
-from isotune.claims.pages import as_json, as_lines, as_markdown, as_page, words_of
+from isotune.claims.pages import as_json, as_lines, as_markdown, words_of
 from isotune.claims.sweeps import SWEEPS
 from isotune.cli import isotune as command_line
 from isotune.errors import InputError
+from isotune.report.figures import KINDS
+from isotune.report.verdicts import verdict_page
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -60,7 +62,7 @@ class Page(HTMLParser):
 
 
 def test_a_page_is_self_contained_and_keeps_markup_as_text():
-    page = Page(as_page([made_verdict()], {"command": SCRIPT}))
+    page = Page(verdict_page([made_verdict()], {"command": SCRIPT}))
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert page.text.count(SCRIPT) >= 6  # claim, paper, why, shown, note, command
     assert "lr_share 0.1 [0.05, no limit], elr_share missing (no seeds)" in page.text
@@ -77,7 +79,27 @@ def test_json_has_every_number_and_no_nan():
 def test_a_markdown_row_has_as_many_cells_as_its_head():
     lines = as_markdown([made_verdict()], {}).splitlines()
     head, _, row = (line for line in lines if line.startswith("|"))
-    assert head.count("|") == row.replace("\\|", "").count("|") == 7
+    assert head.count("|") == row.replace("\\|", "").count("|") == 8
+
+
+def test_only_a_claim_that_fails_is_explained_everywhere():
+    one = made_verdict()
+    one = replace(one, entry=replace(one.entry, explanation=f"since {SCRIPT}", figures=("shift", "noise")))
+    for verdict, times in ((Verdict("fails", "why"), 1), (Verdict("holds", "why"), 0)):
+        each = replace(one, verdict=verdict)
+        assert "\n".join(as_lines([each])).count(f"explanation: since {SCRIPT}") == times
+        assert as_markdown([each], {}).count(f"- explanation: since {SCRIPT}") == times
+        assert Page(verdict_page([each], {})).text.count(f"explanation: since {SCRIPT}") == times
+        (found,) = as_json([each], {})["claims"]
+        assert (found["explanation"], found["figures"]) == (f"since {SCRIPT}" * times, ["shift", "noise"])
+        assert "| shift, noise |" in as_markdown([each], {}) and "     figure: shift, noise" in as_lines([each])
+
+
+def test_every_figure_of_a_claim_is_one_that_can_be_drawn():
+    named = {figure for entry in RULES.claims.values() for figure in entry.figures}
+    assert named and named <= set(KINDS)
+    without = [name for name, entry in RULES.claims.items() if not entry.figures]
+    assert without == ["C28", "C32"]  # norms of parameters and updates are not drawn
 
 
 def test_text_names_claim_paper_ours_verdict_and_why():

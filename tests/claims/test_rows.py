@@ -37,7 +37,7 @@ def test_the_sweeps_have_the_cells_that_the_rules_count(tables, name):
 
 def test_sets_of_one_folder_do_not_mix(tables):
     """Each trunk of the nano folder belongs to one table of the rules, or to none (LR 2^-10 of type 1, LR 2^-12)."""
-    names = ("nano-small", "nano-large", "nano-type1", "nano-type2", "nano-square-root")
+    names = ("nano-small", "nano-large", "nano-batch-256", "nano-type1", "nano-type2", "nano-square-root")
     found = [run.record.run for name in names for run in tables._runs_of(name)]
     assert len(found) == len(set(found)) == len(tables._open("nano").runs())
 

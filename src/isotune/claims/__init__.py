@@ -6,7 +6,7 @@
     judges/          a function per claim that computes its statistics
     judging.py       judge, rule, parts judged apart and replication put together: judge_claim
     sweeps.py        the sweeps that the tables are made of
-    pages.py         verdicts as text, JSON and a page
+    pages.py         verdicts as text, Markdown and JSON; isotune.report.verdicts makes a page
 
 How to write a judge. It measures; the rule in claims.toml decides. It never reads a verdict or a threshold for one.
 

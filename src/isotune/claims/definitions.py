@@ -266,6 +266,14 @@ def tests_and_shares(rows: RowSet, values: np.ndarray, noise: Noise, entry: Entr
     return replace(found, elr_share=no_share, lr_share=no_share, wd_share=no_share)
 
 
+def shares_and_tests(found: Invariance, *names: str) -> dict[str, Estimate]:
+    """These statistics of a claim about invariance: elr_share, lr_share, wd_share, p_wd, p_lr."""
+    values = {name: getattr(found, name) for name in names}
+    return {
+        name: share_estimate(value) if isinstance(value, Share) else p_estimate(value) for name, value in values.items()
+    }
+
+
 def share_estimate(share: Share) -> Estimate:
     return Estimate(share.value, share.low, share.high, share.reason)
 

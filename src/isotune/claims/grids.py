@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isotune.claims.definitions import by_cell_and_seed, seed_draws, seed_residuals
+from isotune.analyze.families import seed_levels
+from isotune.claims.definitions import seed_draws, seed_residuals
 from isotune.claims.rows import Rows, RowSet, RowsMissing, Run
 from isotune.claims.rules import Entry, Estimate
 
@@ -44,13 +45,11 @@ class GridLosses:
         return seed_draws(self.loss, self.num_seeds, self.residuals, replace(entry, numbers=numbers))
 
 
-def grid_losses(
-    rows: Rows, name: str, budgets: Sequence[int], *, more_seeds: bool = True, without_seed_means: bool = False
-) -> GridLosses:
+def grid_losses(rows: Rows, name: str, budgets: Sequence[int], *, more_seeds: bool = True) -> GridLosses:
     """The final losses of a set; `small_decays` goes with the seeds of `small_seeds`.
 
-    `more_seeds`: cells are means over the seeds that there are, not over those of the set alone. Cells of one seed
-    and of five then differ by what their seeds do to all cells; `without_seed_means` takes that out.
+    `more_seeds`: cells are means over the seeds that there are, not over those of the set alone, at the level of the
+    average seed: cells of one seed and of five must not differ by what their seeds do to all cells.
     """
     found = rows[name]
     seeded, residuals = seeds_for(rows, name, budgets)
@@ -58,11 +57,10 @@ def grid_losses(
     if more_seeds and seeded.table == found.table:
         cells, there = {run.cell for run in runs}, {run.record.run for run in runs}
         runs += [run for run in seeded.runs if run.cell in cells and run.record.run not in there]
-    effects = _seed_effects(seeded, budgets) if without_seed_means else {}
+    runs = [run for run in runs if all(budget in run.decays for budget in budgets)]
     by_cell: dict[tuple[float, float], list[np.ndarray]] = {}
-    for run in runs:
-        if all(budget in run.decays for budget in budgets):
-            by_cell.setdefault(run.cell, []).append(_losses_of([run], budgets)[0] - effects.get(run.seed, 0.0))
+    for run, losses in zip(runs, _levelled(runs, _losses_of(runs, budgets)), strict=True):
+        by_cell.setdefault(run.cell, []).append(losses)
     if not by_cell:
         raise RowsMissing(found.missing or f"{name} (no decays at {', '.join(f'{each:,}' for each in budgets)} tokens)")
     places = sorted(by_cell)
@@ -106,8 +104,12 @@ def _losses_of(runs: Sequence[Run], budgets: Sequence[int]) -> np.ndarray:
     return np.array([[run.final_val_loss(b) if b in run.decays else math.nan for b in budgets] for run in runs])
 
 
-def _seed_effects(seeded: RowSet, budgets: Sequence[int]) -> dict[int, np.ndarray]:
-    """What a seed does to all cells alike, over budgets."""
-    grid, _, seeds = by_cell_and_seed(seeded, _losses_of(seeded.runs, budgets))
-    means = grid.mean(axis=0)
-    return dict(zip(seeds, means - means.mean(axis=0), strict=True))
+def _levelled(runs: Sequence[Run], losses: np.ndarray) -> np.ndarray:
+    """Losses [runs x budgets] with every seed at the level of the average one; diverged decays have no say."""
+    levelled = losses.copy()
+    for column in levelled.T:
+        there = np.isfinite(column)
+        column[there] -= seed_levels(
+            [run.trajectory.info for run, is_there in zip(runs, there, strict=True) if is_there], column[there]
+        )
+    return levelled

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from isotune.claims.rows import Rows, RowsMissing, Tables
-from isotune.claims.rules import Entry, Measured, Rules, Verdict, judge_measured
+from isotune.claims.rules import Entry, Measured, Rules, Verdict, VerdictWord, judge_measured
 from isotune.errors import InputError
 
 Judge = Callable[[Rows, Entry], Measured]
@@ -124,17 +124,20 @@ def _rows_not_there(missing: Sequence[str]) -> Verdict:
 
 
 def _together(judgements: Sequence[Judgement], replications: Sequence[Judgement]) -> Verdict:
-    """The common verdict of the parts, unless the replication has the opposite one."""
-    first = judgements[0].verdict
+    """A claim is said of all parts: it fails where one does. The opposite verdict in a replication leaves it open."""
+    verdict = judgements[0].verdict
     if len(judgements) > 1:
         words = "; ".join(f"{each.part}: {each.verdict.verdict} ({each.verdict.why})" for each in judgements)
-        same = all(each.verdict.verdict == first.verdict for each in judgements)
-        verdict = Verdict(first.verdict, words) if same else Verdict("undecided", f"differs: {words}")
-    else:
-        verdict = first
+        verdict = Verdict(_of_all([each.verdict.verdict for each in judgements]), words)
     for ours, theirs in zip(itertools.cycle(judgements), replications, strict=False):
         if {ours.verdict.verdict, theirs.verdict.verdict} == {"holds", "fails"}:
             where = f" in {ours.part}" if ours.part else ""
             why = f"tables disagree{where}: {ours.verdict.verdict} here, {theirs.verdict.verdict} in the replication"
             return replace(verdict, verdict="undecided", why=f"{why}; {theirs.verdict.why}")
     return verdict
+
+
+def _of_all(parts: Sequence[VerdictWord]) -> VerdictWord:
+    if "fails" in parts:
+        return "fails"
+    return "undecided" if "undecided" in parts else "holds"

@@ -1,11 +1,10 @@
-"""Verdicts for people: as lines of text, as a Markdown table, as JSON and as one page of HTML."""
+"""Verdicts for people: as lines of text, as a Markdown table and as JSON; `isotune.report.verdicts` makes a page."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from isotune.analyze.plain import plain
@@ -15,7 +14,11 @@ from isotune.claims.rules import Estimate
 NO_CORRECTION = (
     "No correction is made across claims: with 32 of them at 90 or 95 % one or two false verdicts are to be expected."
 )
-COLUMNS = ("claim", "what", "paper", "ours", "verdict", "why")
+COLUMNS = ("claim", "what", "paper", "ours", "verdict", "why", "figure")
+FIGURES = (
+    "`isotune figures tables/nano --only NAME --out FOLDER` draws a figure of the last column "
+    "(C31, B_a, B_e: tables/nano-variants)."
+)
 
 
 def as_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
@@ -26,6 +29,9 @@ def as_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
         lines.append(f"     paper: {each.entry.paper}")
         lines += [f"     ours: {words}" for words in _ours(each)]
         lines.append(f"     why: {each.verdict.why}")
+        if explanation_of(each):
+            lines.append(f"     explanation: {explanation_of(each)}")
+        lines.append(f"     figure: {_figures(each)}")
         lines.append("")
     return [*lines, summary(verdicts)]
 
@@ -33,11 +39,10 @@ def as_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
 def as_markdown(verdicts: Sequence[ClaimVerdict], facts: Mapping[str, Any]) -> str:
     """The verdict table, what it was made from, and what is shown beside each claim."""
     rows = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    rows += [" | ".join(_cell(cell) for cell in row) for row in _rows(verdicts)]
+    rows += [" | ".join(_cell(cell) for cell in row) for row in table_rows(verdicts)]
     table = "\n".join(f"| {row} |" for row in rows)
-    return f"# Verdicts on the paper's claims\n\n{_facts(facts)}\n\n{summary(verdicts)}\n\n{table}\n\n" + "\n".join(
-        _details(each) for each in verdicts
-    )
+    head = f"# Verdicts on the paper's claims\n\n{facts_in_words(facts)}\n\n{summary(verdicts)} {FIGURES}"
+    return f"{head}\n\n{table}\n\n" + "\n".join(_section(each) for each in verdicts)
 
 
 def as_json(verdicts: Sequence[ClaimVerdict], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +54,8 @@ def as_json(verdicts: Sequence[ClaimVerdict], facts: Mapping[str, Any]) -> dict[
             "paper": each.entry.paper,
             "verdict": each.verdict.verdict,
             "why": each.verdict.why,
+            "explanation": explanation_of(each),
+            "figures": list(each.entry.figures),
             "holds_if": each.entry.holds_if,
             "fails_if": each.entry.fails_if,
             "level": each.entry.level,
@@ -58,20 +65,6 @@ def as_json(verdicts: Sequence[ClaimVerdict], facts: Mapping[str, Any]) -> dict[
         for each in verdicts
     ]
     return {"format": 1, **plain(dict(facts)), "counts": counts(verdicts), "claims": claims}
-
-
-def as_page(verdicts: Sequence[ClaimVerdict], facts: Mapping[str, Any]) -> str:
-    """One self-contained page; everything that is not ours is escaped."""
-    head = "".join(f"<th scope='col'>{column}</th>" for column in COLUMNS)
-    body = "".join(_page_row(each, row) for each, row in zip(verdicts, _rows(verdicts), strict=True))
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>Verdicts on the paper's claims</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Verdicts on the paper's claims</h1><p>{escape(_facts(facts))}</p><p>{escape(summary(verdicts))}</p>"
-        f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<h2>Beside each claim</h2>{''.join(_page_details(each) for each in verdicts)}</body></html>\n"
-    )
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
@@ -84,6 +77,11 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 def counts(verdicts: Sequence[ClaimVerdict]) -> dict[str, int]:
     found = Counter(str(each.verdict.verdict) for each in verdicts)
     return {word: found[word] for word in ("holds", "fails", "undecided")}
+
+
+def explanation_of(each: ClaimVerdict) -> str:
+    """The best explanation of a failure; nothing where the claim does not fail."""
+    return (each.entry.explanation or "none yet") if each.verdict.verdict == "fails" else ""
 
 
 def words_of(value: Any) -> str:
@@ -102,7 +100,7 @@ def words_of(value: Any) -> str:
     return _number(float(value))
 
 
-def _rows(verdicts: Sequence[ClaimVerdict]) -> list[tuple[str, ...]]:
+def table_rows(verdicts: Sequence[ClaimVerdict]) -> list[tuple[str, ...]]:
     return [
         (
             each.entry.id,
@@ -111,9 +109,14 @@ def _rows(verdicts: Sequence[ClaimVerdict]) -> list[tuple[str, ...]]:
             "; ".join(_ours(each)) or "nothing yet",
             each.verdict.verdict,
             each.verdict.why,
+            _figures(each),
         )
         for each in verdicts
     ]
+
+
+def _figures(each: ClaimVerdict) -> str:
+    return ", ".join(each.entry.figures) or "none"
 
 
 def _ours(each: ClaimVerdict) -> list[str]:
@@ -138,18 +141,19 @@ def _judgement(one: Judgement) -> dict[str, Any]:
     return facts
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
+def facts_in_words(facts: Mapping[str, Any]) -> str:
     return ". ".join(f"{name.capitalize()}: {words_of(value)}" for name, value in facts.items()) + "."
 
 
-def _details(each: ClaimVerdict) -> str:
-    lines = [f"- {line}" for line in _shown(each)]
+def _section(each: ClaimVerdict) -> str:
+    lines = [f"- {line}" for line in details(each)]
     return f"## {each.entry.id}: {each.verdict.verdict}\n\n{each.entry.claim}\n\n" + "\n".join(lines) + "\n"
 
 
-def _shown(each: ClaimVerdict) -> list[str]:
-    """The rule, what is shown beside the statistics, notes, and the replication."""
-    lines = [f"holds if {each.entry.holds_if}", f"fails if {each.entry.fails_if}"]
+def details(each: ClaimVerdict) -> list[str]:
+    """Explanation, rule, what is shown beside the statistics, notes, and the replication."""
+    lines = [f"explanation: {explanation_of(each)}"] if explanation_of(each) else []
+    lines += [f"holds if {each.entry.holds_if}", f"fails if {each.entry.fails_if}"]
     for one in each.judgements:
         lines += _shown_of(one, f"{one.part}: " if one.part else "")
     for one in each.replications:
@@ -172,40 +176,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _page_row(each: ClaimVerdict, row: tuple[str, ...]) -> str:
-    number, *rest = (escape(cell) for cell in row)
-    verdict = f"<td class='{each.verdict.verdict}'>{rest[3]}</td>"
-    cells = "".join(f"<td>{cell}</td>" for cell in rest[:3]) + verdict + f"<td>{rest[4]}</td>"
-    return f"<tr><th scope='row'><a href='#{number}'>{number}</a></th>{cells}</tr>"
-
-
-def _page_details(each: ClaimVerdict) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in _shown(each))
-    name = escape(each.entry.id)
-    return (
-        f"<details id='{name}'><summary>{name}: {each.verdict.verdict}. {escape(each.entry.claim)}</summary>"
-        f"<ul>{items}</ul></details>"
-    )
-
-
 def _number(value: float) -> str:
     if math.isnan(value):
         return "missing"
     if math.isinf(value):
         return "no limit"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"
-
-
-# Verdicts are told by their words; the colours (Okabe and Ito's) only help.
-_STYLE = """
-:root { color-scheme: light dark; --line: #8885; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 90rem; padding: 0 1rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { border-bottom: 1px solid var(--line); padding: .4rem .6rem; text-align: left; vertical-align: top; }
-td { overflow-wrap: anywhere; min-width: 7rem; }
-.holds, .fails, .undecided { border-left: .4rem solid; font-weight: 600; }
-.holds { border-left-color: #009e73; } .fails { border-left-color: #d55e00; } .undecided { border-left-color: #999; }
-details { margin: .3rem 0; } summary { cursor: pointer; }
-@media print { details > ul { display: block; } }
-"""

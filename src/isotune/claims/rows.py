@@ -23,7 +23,7 @@ from isotune.recipe import Recipe, canonical
 from isotune.runs import Trajectory
 from isotune.runs.tables import DecayRecord, RunRecord, Table, read_table
 
-SMALL_BATCH, LARGE_BATCH = 4, 64
+SMALL_BATCH, LARGE_BATCH, LARGEST_BATCH = 4, 64, 256
 TYPE_1_SWITCH_TOKENS, TYPE_2_SWITCH_TOKENS = 262_144, 1_048_576  # [windows.after_switch]
 USUAL_BETA2 = ADAM_BETA2
 INIT_CENTRE = (-10.0, -3.0)  # log2 LR and log2 WD that scaled inits are counterparts of ([rows.init])
@@ -31,8 +31,6 @@ INIT_CENTRE = (-10.0, -3.0)  # log2 LR and log2 WD that scaled inits are counter
 ENOUGH_CELLS = {"large_above_3": 12, "type1_below_1": 9}
 # Sets without a place in the file: all cells of the table that have these seeds.
 EXTRA_ROWS: dict[str, dict[str, Any]] = {
-    "small_extended": {"table": "nano-small", "learning_rate": [-12, -7], "weight_decay": [-12, 0], "cells": 62}
-    | {"seeds": [0], "parts": ["trunk", "decay"]},
     "small32_seeds": {"table": "small32", "cells": 4, "seeds": [0, 1, 2, 3], "parts": ["trunk", "decay"]},
     "small32_large_seeds": {"table": "small32-large", "cells": 4, "seeds": [0, 1, 2], "parts": ["trunk", "decay"]},
 }
@@ -42,6 +40,7 @@ SWEEPS = {
     "nano-type1": "nano-switch",
     "nano-type2": "nano-switch",
     "nano-square-root": "nano-switch",
+    "nano-batch-256": "nano-batch-256",
     "nano-perturbed": "nano-perturbed",
     "nano-beta2-0.9": "nano-beta2-0.9",
     "nano-beta2-0.99": "nano-beta2-0.99",
@@ -307,7 +306,8 @@ class Rows:
         if name.endswith("_seeds"):
             return "small32_large_seeds" if name.startswith("large") else "small32_seeds"
         for begin, ours in (
-            ("small_", ("small32_late", "small32_all", "small32_large")),  # the last for a claim that is judged at both
+            # small32_large: for a claim that is judged at both batches
+            ("small_", ("small32_late", "small32_all", "small32_surface", "small32_large")),
             ("large_", ("small32_large",)),
         ):
             if name.startswith(begin):
@@ -352,7 +352,7 @@ def _is_of(table: str, record: RunRecord, recipe: Recipe) -> bool:
     if table in ("nano-large", "small32-large"):
         return usual and switch == "none" and record.batch_size == LARGE_BATCH
     if table == "nano-batch-256":
-        return usual and switch == "none" and record.batch_size == 256
+        return usual and switch == "none" and record.batch_size == LARGEST_BATCH
     if table in ("nano-type1", "nano-type2", "nano-square-root"):
         return usual and switch == table.removeprefix("nano-")
     if switch != "none" or record.batch_size != SMALL_BATCH:
@@ -417,6 +417,8 @@ def _with_all_seeds(runs: list[Run], seeds: list[int]) -> list[Run]:
 
 
 def _sweep(tables: list[str], wanted: dict[str, Any]) -> str:
+    if "sweep" in wanted:
+        return str(wanted["sweep"])
     seeded = len(wanted["seeds"]) > 1
     if not wanted.get("planned", True) and not all(table in SWEEPS for table in tables):
         return f"none planned; {wanted.get('note', 'see claims.toml')}"

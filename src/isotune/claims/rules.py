@@ -82,6 +82,8 @@ class Entry:
     effect_unit: str = ""
     notes: str = ""
     test: str = ""
+    figures: tuple[str, ...] = ()  # as `isotune figures` calls them
+    explanation: str = ""  # shown where the claim fails
 
     def __getitem__(self, name: str) -> float:
         """A threshold or another number of the entry (or of the defaults) by its key."""
@@ -218,6 +220,8 @@ def _entry(path: Path, name: str, table: dict[str, Any], defaults: dict[str, flo
             effect_unit=table.get("effect_unit", ""),
             notes=table.get("notes", ""),
             test=table.get("test", ""),
+            figures=tuple(table.get("figure", ())),
+            explanation=table.get("explanation", ""),
         )
     except KeyError as error:
         raise InputError(f"claim {name} of {path} has no {error.args[0]}: add it") from None

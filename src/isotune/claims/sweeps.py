@@ -38,6 +38,7 @@ SWEEPS = (
     TableSweep("nano", "nano-large-low", "nano", NANO),
     TableSweep("nano", "nano-seeds", "nano", NANO),
     TableSweep("nano-variants", "nano-perturbed", "nano-perturbed", NANO),
+    TableSweep("nano", "nano-batch-256", "nano", NANO),
     TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9", NANO),
     TableSweep("nano-variants", "nano-beta2-0.99", "nano-beta2-0.99", NANO),
     TableSweep("nano-variants", "nano-init-0.25", "nano-init-0.25", NANO),
@@ -48,7 +49,7 @@ SWEEPS = (
     TableSweep("small32-variants", "small32-perturbed", "small32-perturbed", SMALL32),
 )
 DESCRIPTIONS = {
-    "nano": "AdamW on a 133K-parameter byte-level decoder: LR x WD at batch 4 and 64, seeds, batch switches.",
+    "nano": "AdamW on a 133K-parameter byte-level decoder: LR x WD at batch 4 and 64, seeds, switches; batch 256.",
     "small32": "AdamW on a 42K-parameter byte-level decoder, English, 243 tokens each: LR x WD at batch 4 and 64.",
     "small32-variants": "The small32 setting with its init moved by 1e-6.",
     "nano-variants": "The nano setting with its init moved by 1e-6, with other beta2, and with scaled init.",

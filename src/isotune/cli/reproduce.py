@@ -91,12 +91,13 @@ def _facts(claims: Sequence[str], out: Path | None, source: Any) -> dict[str, An
 
 
 def _write(out: Path, verdicts: Sequence[Any], facts: dict[str, Any]) -> None:
-    from isotune.claims.pages import as_json, as_markdown, as_page
+    from isotune.claims.pages import as_json, as_markdown
+    from isotune.report.verdicts import verdict_page
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "verdicts.md").write_text(as_markdown(verdicts, facts))
     (out / "verdicts.json").write_text(json.dumps(as_json(verdicts, facts), indent=1) + "\n")
-    (out / "verdicts.html").write_text(as_page(verdicts, facts))
+    (out / "verdicts.html").write_text(verdict_page(verdicts, facts))
 
 
 # Training anew

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,28 +19,28 @@ from isotune.claims.definitions import (
     interval,
     mean_estimate,
     noise_readings,
-    p_estimate,
     pair_means,
-    share_estimate,
+    shares_and_tests,
     tests_and_shares,
     window_means,
 )
 from isotune.claims.judges.curves import seeds_noise
 from isotune.claims.judging import judges
-from isotune.claims.rows import LARGE_BATCH, SMALL_BATCH, Rows, RowSet, RowsMissing
+from isotune.claims.rows import LARGE_BATCH, LARGEST_BATCH, SMALL_BATCH, Rows, RowSet, RowsMissing
 from isotune.claims.rules import Entry, Estimate, Measured
 from isotune.measure import windows
 from isotune.runs import Trajectory
 
-READINGS_PER_STRETCH = 20
+MIN_READINGS = 20  # of a third of a run
 STILL_SMALL = 4  # times the small batch: the paper's 2048 against 512
+Side = Literal["small", "large"]  # of a batch, against the noise scale
 SUFFIXES = {"half": "", "one": "_p1"}  # of the columns with the preconditioner's power p = 1/2 and 1
 
 
 @judges("C11")
 def c11(rows: Rows, entry: Entry) -> Measured:
     """A large batch shows invariance to LR only."""
-    return _invariance_of_part(rows, entry, "late", ("lr_share", "elr_share", "p_lr"))
+    return _invariance_of_part(rows, entry, "late", ("lr_share", "wd_share", "elr_share", "p_lr"))
 
 
 @judges("C13")
@@ -105,35 +105,34 @@ def c12(rows: Rows, entry: Entry) -> Measured:
 @judges("C15")
 def c15(rows: Rows, entry: Entry) -> Measured:
     """The preconditioned noise scale stays above four times the small batch and below the large one."""
-    small, large, window = rows["small_all"], rows["large_common"], rows.window("whole")
-    asked = (
-        (small, SMALL_BATCH, "small", "large"),
-        (small, STILL_SMALL * SMALL_BATCH, "small", "large"),
-        (large, LARGE_BATCH, "large", "small"),
-    )
-    statistics: dict[str, Estimate] = {}
-    shown: dict[str, Any] = {}
-    for which, batch, right, wrong in asked:
+    small, window = rows["small_all"], rows.window("whole")
+    asked: dict[str, tuple[str, int, Side]] = {
+        "above_4": ("small_all", SMALL_BATCH, "small"),
+        "above_16": ("small_all", STILL_SMALL * SMALL_BATCH, "small"),
+        "below_256": ("batch_256", LARGEST_BATCH, "large"),
+        "below_64": ("large_common", LARGE_BATCH, "large"),
+        "below_256_at_batch_4": ("small_all", LARGEST_BATCH, "large"),
+    }
+    found: dict[str, Estimate] = {}
+    scales: dict[str, Any] = {}
+    for name, (row_set, batch, side) in asked.items():
         for power, suffix in SUFFIXES.items():
-            words = [
-                verdict
-                for run in which.runs
-                for verdict in stretch_verdicts(run.trajectory, suffix, batch, window, entry.level)
+            if rows.has(row_set):
+                found[f"{name}_{power}"] = share_on_side(rows[row_set], suffix, batch, side, window, entry.level)
+            else:
+                found[f"{name}_{power}"] = Estimate(math.nan, reason=f"no run of batch {batch} is there")
+        if rows.has(row_set):
+            scales[f"median noise scale of the runs of {row_set} (p = 1/2, p = 1)"] = [
+                float(np.median([_scale(run.trajectory, suffix, window) for run in rows[row_set].runs]))
+                for suffix in SUFFIXES.values()
             ]
-            if not words:
-                raise RowsMissing(f"{which.name} has no stretch of {READINGS_PER_STRETCH} noise readings")
-            statistics[f"{right}_{batch}_{power}"] = Estimate(words.count(right) / len(words))
-            statistics[f"wrong_{batch}_{power}"] = Estimate(words.count(wrong) / len(words))
-    for name, which in (("batch 4", small), ("batch 64", large)):
-        shown[f"median noise scale of runs at {name} (p = 1/2, p = 1)"] = [
-            float(np.median([_scale(run.trajectory, suffix, window) for run in which.runs]))
-            for suffix in SUFFIXES.values()
-        ]
+    left_out = tuple(name for name in entry.statistic if name.startswith("below") and rows.is_replication)
     return Measured(
-        statistics,
-        min(small.num_cells, large.num_cells),
-        shown,
-        would_decide="batch 256 at LR 2^-10..2^-8, WD 2^-2 (rows.batch_256), if batch 64 lies in between",
+        {name: found[name] for name in entry.statistic if name not in left_out},
+        small.num_cells,
+        {name: value for name, value in found.items() if name not in entry.statistic} | scales,
+        left_out=left_out,
+        would_decide="the same runs with probes of 32 sequences, which tell the noise scale more sharply",
     )
 
 
@@ -172,12 +171,31 @@ def c16(rows: Rows, entry: Entry) -> Measured:
     return Measured(statistics, num_cells, shown, would_decide="seeds of type2_common and large_common")
 
 
-def stretch_verdicts(trajectory: Trajectory, suffix: str, batch_size: float, window: Window, level: float) -> list[str]:
-    """windows.batch_verdict in each whole stretch of 20 readings of the window."""
+def share_on_side(which: RowSet, suffix: str, batch_size: float, right: Side, window: Window, level: float) -> Estimate:
+    """The share of the runs' thirds in which the batch is on this side of the noise scale.
+
+    Its low end counts the thirds in which that is shown, its high end those in which the opposite is not.
+    """
+    verdicts = [
+        verdict for run in which.runs for verdict in third_verdicts(run.trajectory, suffix, batch_size, window, level)
+    ]
+    if not verdicts:
+        raise RowsMissing(f"{which.name} has no third with {MIN_READINGS} noise readings")
+    wrong: Side = "large" if right == "small" else "small"
+    values = [each.margin.value > 0 if right == "small" else each.margin.value < 0 for each in verdicts]
+    words = [each.verdict for each in verdicts]
+    return Estimate(float(np.mean(values)), words.count(right) / len(words), 1 - words.count(wrong) / len(words))
+
+
+def third_verdicts(
+    trajectory: Trajectory, suffix: str, batch_size: float, window: Window, level: float
+) -> list[windows.BatchVerdict]:
+    """windows.batch_verdict in each third of the window's readings; none where these are too few."""
     noise, signal = _noise_and_signal(trajectory, suffix, window)
-    stretches = range(0, len(noise) - READINGS_PER_STRETCH + 1, READINGS_PER_STRETCH)
-    parts = [slice(begin, begin + READINGS_PER_STRETCH) for begin in stretches]
-    return [windows.batch_verdict(noise[part], signal[part], batch_size, level=level).verdict for part in parts]
+    if len(noise) < 3 * MIN_READINGS:
+        return []
+    parts = zip(np.array_split(noise, 3), np.array_split(signal, 3), strict=True)
+    return [windows.batch_verdict(*part, batch_size, level=level) for part in parts]
 
 
 def _invariance_of_part(rows: Rows, entry: Entry, window_name: str, names: tuple[str, ...]) -> Measured:
@@ -187,14 +205,8 @@ def _invariance_of_part(rows: Rows, entry: Entry, window_name: str, names: tuple
     values = window_means(part, "val_loss", window)
     noise = seeds_noise(rows, "large_seeds", "val_loss", window)
     found = tests_and_shares(part, values, noise, entry)
-    known = {
-        "elr_share": share_estimate(found.elr_share),
-        "lr_share": share_estimate(found.lr_share),
-        "p_wd": p_estimate(found.p_wd),
-        "p_lr": p_estimate(found.p_lr),
-    }
     return Measured(
-        statistics={name: known[name] for name in names},
+        statistics=shares_and_tests(found, *names),
         num_cells=part.num_cells,
         shown={
             "angle in degrees": Estimate(found.angle.degrees, found.angle.low, found.angle.high),

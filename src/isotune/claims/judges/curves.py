@@ -22,12 +22,12 @@ from isotune.claims.definitions import (
     group_ratio,
     interval,
     overlap,
-    p_estimate,
     pair_means,
     pair_slope,
     paired_error,
     seed_noise,
     share_estimate,
+    shares_and_tests,
     tests_and_shares,
     twin_floor,
     twin_noise,
@@ -52,9 +52,7 @@ def c01(rows: Rows, entry: Entry) -> Measured:
     far = pairs & (np.abs(early.log2_wd[:, None] - early.log2_wd) > 2 - 1e-6)
     return Measured(
         statistics={
-            "lr_share": share_estimate(found.lr_share),
-            "elr_share": share_estimate(found.elr_share),
-            "p_lr": p_estimate(found.p_lr),
+            **shares_and_tests(found, "lr_share", "elr_share", "p_lr"),
             "overlap_share": overlap(distances, pairs, floor, early, entry),
         },
         num_cells=early.num_cells,
@@ -80,9 +78,7 @@ def c03(rows: Rows, entry: Entry) -> Measured:
     pairs &= np.abs(late.log2_lr[:, None] - late.log2_lr) < math.log2(entry["min_lr_ratio"]) + 1e-6
     return Measured(
         statistics={
-            "elr_share": share_estimate(found.elr_share),
-            "lr_share": share_estimate(found.lr_share),
-            "p_wd": p_estimate(found.p_wd),
+            **shares_and_tests(found, "elr_share", "lr_share", "p_wd"),
             "overlap_share": overlap(distances, pairs, floor, late, entry),
             "lr_ratio": Estimate(_widest_lr_ratio(late)),
         },
@@ -157,11 +153,7 @@ def c08(rows: Rows, entry: Entry) -> Measured:
     found, noise = _after_decay(rows, late, budget, entry)
     before, _ = _after_decay(rows, late.where(lambda run: run.log2_elr > -10.01), earlier, entry)
     return Measured(
-        statistics={
-            "elr_share": share_estimate(found.elr_share),
-            "lr_share": share_estimate(found.lr_share),
-            "p_wd": p_estimate(found.p_wd),
-        },
+        statistics=shares_and_tests(found, "elr_share", "lr_share", "p_wd"),
         num_cells=found.num_cells,
         shown={
             f"elr_share at budget {earlier:,}": share_estimate(before.elr_share),

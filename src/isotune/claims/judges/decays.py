@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from isotune.analyze.curves import memory_times
 from isotune.analyze.decay import compare_predictors
 from isotune.analyze.distances import draw_cells
 from isotune.claims.definitions import (
@@ -28,6 +29,7 @@ from isotune.claims.rows import Rows, RowSet, RowsMissing
 from isotune.claims.rules import Entry, Estimate, Measured
 from isotune.errors import InputError
 
+LARGE_N = 3  # [windows.late]
 RISE_WINDOWS = 3  # the last octaves of tokens, over which C26 asks whether the noise still rises
 
 
@@ -45,6 +47,7 @@ def c25(rows: Rows, entry: Entry) -> Measured:
         {
             "error": interval(error, error_drawn, entry.level),
             "error_ratio": interval(ratio, ratio_drawn, entry.level),
+            "coefficient": _fitted(gains, slice(None), drawn, entry),
         },
         gains.rows.num_cells,
         _coefficients(gains, drawn, entry) | _calibrated(gains),
@@ -82,6 +85,7 @@ def c26(rows: Rows, entry: Entry) -> Measured:
             "growth over the last three budgets": mean_estimate(
                 slopes(budgets[-3:], gains.gain[:, -3:]), gains.rows, entry
             ),
+            "growth over cells with n > 3 at the first of these budgets": _growth_at_large_n(gains, budgets, entry),
             "growth by log2 ELR": _by_group(gains.log2_elr, slopes(budgets, gains.gain)),
             "rise by log2 ELR": _by_group(gains.log2_elr, rises),
         },
@@ -144,19 +148,22 @@ def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (y - y.mean(axis=1, keepdims=True)) @ centred / float(centred @ centred)
 
 
+def _fitted(gains: Gains, columns: slice, drawn: np.ndarray, entry: Entry) -> Estimate:
+    """The coefficient that fits these budgets best."""
+    product = (gains.gain * gains.noise)[:, columns].sum(axis=1)
+    square = (gains.noise**2)[:, columns].sum(axis=1)
+    values = product[drawn].sum(axis=1) / square[drawn].sum(axis=1)
+    return interval(float(product.sum() / square.sum()), values, entry.level)
+
+
 def _coefficients(gains: Gains, drawn: np.ndarray, entry: Entry) -> dict[str, Any]:
-    """The coefficient that fits each budget best, and all together."""
-
-    def fitted(columns: slice) -> Estimate:
-        product = (gains.gain * gains.noise)[:, columns].sum(axis=1)
-        square = (gains.noise**2)[:, columns].sum(axis=1)
-        values = product[drawn].sum(axis=1) / square[drawn].sum(axis=1)
-        return interval(float(product.sum() / square.sum()), values, entry.level)
-
-    each = {f"coefficient at {budget:,}": fitted(slice(k, k + 1)) for k, budget in enumerate(gains.budgets)}
+    """The coefficient and the error of each budget."""
+    each = {
+        f"coefficient at {budget:,}": _fitted(gains, slice(k, k + 1), drawn, entry)
+        for k, budget in enumerate(gains.budgets)
+    }
     errors = np.median(np.abs(gains.gain - entry["decay_coefficient"] * gains.noise) / gains.decayed_loss, axis=0)
-    by_budget = dict(zip(map(str, gains.budgets), errors.tolist(), strict=True))
-    return {"coefficient": fitted(slice(None)), **each, "error by budget": by_budget}
+    return each | {"error by budget": dict(zip(map(str, gains.budgets), errors.tolist(), strict=True))}
 
 
 def _calibrated(gains: Gains) -> dict[str, Any]:
@@ -170,6 +177,20 @@ def _calibrated(gains: Gains) -> dict[str, Any]:
         errors = {str(kind): score.median_relative_error for kind, score in scores.items()}
         shown[f"median relative error, calibrated with {words} groups left out"] = errors
     return shown
+
+
+def _growth_at_large_n(gains: Gains, budgets: np.ndarray, entry: Entry) -> Estimate:
+    first = gains.budgets[0]
+    late = {
+        run.cell
+        for run in gains.rows.runs
+        if np.interp(first, run.trajectory.tokens, memory_times(run.trajectory)) > LARGE_N
+    }
+    if len(late) < 2:
+        return Estimate(math.nan, reason=f"{len(late)} cells have n > {LARGE_N} there")
+    kept = np.array([run.cell in late for run in gains.rows.runs])
+    rows = gains.rows.where(lambda run: run.cell in late)
+    return mean_estimate(slopes(budgets, gains.gain[kept]), rows, entry)
 
 
 def _slopes_on_elr(weights: np.ndarray, rows: RowSet, values: np.ndarray) -> np.ndarray:

@@ -1,14 +1,13 @@
 """C17 to C24, C27 and C30: the loss after the decay over LR and WD, its minimum, and the laws of the minimum.
 
-A surface is a mean over seeds where there are several, as its definition says. Cells with one seed and cells with five
-then differ by what their seeds do to all cells; the same numbers with that taken out are shown beside it. So are those
-of the grid with WD 2^-10 and 2^-12, which the rules did not know of.
+A surface is a mean over seeds where there are several, at the level of the average seed. The same numbers from the grid
+without its lowest WDs, as it was planned at first, are shown beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,10 @@ def c17(rows: Rows, entry: Entry) -> Measured:
 def c18(rows: Rows, entry: Entry) -> Measured:
     """The top eigenvector is (1,1) at a small batch and (1,0) at a large one, and its eigenvalue dominates."""
     small, large = both_surfaces(rows, entry)
-    shown = _directions(small, entry) | _directions(large, entry) | _other_small(rows, entry, _directions)
+    shown = _directions(small, entry) | _directions(large, entry)
+    before = _first_plan(rows, entry, "small_surface")
+    if before is not None:
+        shown |= {f"without the lowest WDs: {name}": value for name, value in _directions(before, entry).items()}
     num_cells = min(small.grid.num_cells, large.grid.num_cells)
     first, second = small.last, large.last
     if first is None or second is None:
@@ -117,7 +119,7 @@ def c21(rows: Rows, entry: Entry) -> Measured:
 def c22(rows: Rows, entry: Entry) -> Measured:
     """The scheduler beats the plain large batch by far, and the small batch too where data is limited."""
     budgets = rows.budgets("switch_budgets")
-    names = ("small_decays", "large_decays", "type2_common")
+    names = ("small_surface", "large_surface", "type2_common")
     tables = [fit_surfaces(grid_losses(rows, name, budgets), entry, stream) for stream, name in enumerate(names)]
     small, large, switched = ([each.best(budget) for budget in budgets] for each in tables)
     leads = [_lead(ours, theirs) for ours, theirs in zip(switched, large, strict=True)]
@@ -149,8 +151,11 @@ def c23(rows: Rows, entry: Entry) -> Measured:
             for budget, other in zip(small.grid.budgets, large.grid.budgets, strict=True)
         }
     }
-    for words, each in _other_surfaces(rows, entry):
-        shown[f"{words}: shift, whether censored or not"] = _lr_shift(each.last, large.last, entry.level, True)
+    before = _first_plan(rows, entry, "small_surface")
+    if before is not None:
+        shown["without the lowest WDs: shift, whether censored or not"] = _lr_shift(
+            before.last, large.last, entry.level, even_censored=True
+        )
     notes: tuple[str, ...] = ()
     if shift.low > 0 and shift.high < entry["square_root_shift"]:
         notes = ("a shift between 0 and that of the rule: the claim fails, and so does the square-root rule",)
@@ -256,7 +261,7 @@ def c30(rows: Rows, entry: Entry) -> Measured:
 
 def both_surfaces(rows: Rows, entry: Entry) -> tuple[Surfaces, Surfaces]:
     """The small and the large batch's surfaces at all budgets; drawn apart."""
-    names = ("small_decays", "large_decays")
+    names = ("small_surface", "large_surface")
     first, second = (
         fit_surfaces(grid_losses(rows, name, rows.budgets("budgets", rows[name])), entry, stream)
         for stream, name in enumerate(names)
@@ -317,42 +322,25 @@ def _directions(surfaces: Surfaces, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _other_surfaces(rows: Rows, entry: Entry) -> list[tuple[str, Surfaces]]:
-    """The small batch once more, in ways that decide nothing."""
+def _first_plan(rows: Rows, entry: Entry, part: str) -> Surfaces | None:
+    """The grid without its lowest WDs, which decides nothing."""
+    name = {"small_surface": "small_decays", "large_surface": "large_decays"}[part]
     if rows.is_replication:
-        return []
-    budgets = rows.budgets("budgets")
-    found = [
-        (
-            "seed means taken out",
-            fit_surfaces(grid_losses(rows, "small_decays", budgets, without_seed_means=True), entry),
-        )
-    ]
-    if rows.has("small_extended"):
-        grid = grid_losses(rows, "small_extended", budgets, without_seed_means=True)
-        found.append(("seed means taken out, with WD 2^-10 and 2^-12", fit_surfaces(grid, entry)))
-    return found
-
-
-def _other_small(rows: Rows, entry: Entry, show: Callable[[Surfaces, Entry], dict[str, Any]]) -> dict[str, Any]:
-    return {
-        f"{words}: {name}": value
-        for words, surfaces in _other_surfaces(rows, entry)
-        for name, value in show(surfaces, entry).items()
-    }
+        return None
+    return fit_surfaces(grid_losses(rows, name, rows.budgets("budgets")), entry)
 
 
 def _exponents(rows: Rows, entry: Entry, wanted: dict[str, str]) -> Measured:
-    name = rows.part or "small_decays"
+    name = rows.part or "small_surface"
     surfaces = fit_surfaces(grid_losses(rows, name, rows.budgets("budgets", rows[name])), entry)
     shown: dict[str, Any] = {"optimum": _places(surfaces)}
-
-    def laws(each: Surfaces, entry: Entry) -> dict[str, Any]:
-        return {stat: _exponent(each, factor, entry) for stat, factor in wanted.items()}
-
-    if name == "small_decays":
-        shown |= _other_small(rows, entry, laws)
-    return Measured(laws(surfaces, entry), surfaces.grid.num_cells, shown)
+    before = _first_plan(rows, entry, name)
+    if before is not None:
+        shown |= {
+            f"without the lowest WDs: {stat}": _exponent(before, factor, entry) for stat, factor in wanted.items()
+        }
+    statistics = {stat: _exponent(surfaces, factor, entry) for stat, factor in wanted.items()}
+    return Measured(statistics, surfaces.grid.num_cells, shown)
 
 
 def _exponent(surfaces: Surfaces, factor: str, entry: Entry) -> Estimate:
