@@ -2,24 +2,11 @@
 
 import numpy as np
 import pytest
+from made import made_info
 
 from isotune.analyze.decay import Decay, TrunkReading, calibrate, compare_predictors, read_decay, read_trunk
 from isotune.errors import InputError
-from isotune.runs import RunInfo, Trajectory
-
-
-def info(lr, wd):
-    return RunInfo(
-        learning_rate=lr,
-        weight_decay=wd,
-        batch_size=4,
-        sequence_length=64,
-        weight_decay_convention="coupled",
-        schedule="constant",
-        seed=0,
-        status="finished",
-        source="made",
-    )
+from isotune.runs import Trajectory
 
 
 def trunk(lr=2**-9, wd=0.25, slope=-0.1, noise=0.5, clip=1.0):
@@ -35,7 +22,7 @@ def trunk(lr=2**-9, wd=0.25, slope=-0.1, noise=0.5, clip=1.0):
         "precond_noise_trace": np.full(len(tokens), noise * 4 / (lr * clip)),
         "root_moment_sum": np.full(len(tokens), noise * clip / lr),
     }
-    return Trajectory(columns, info(lr, wd))
+    return Trajectory(columns, made_info(learning_rate=lr, weight_decay=wd))
 
 
 def test_a_trunk_is_read_at_equal_flow_time():

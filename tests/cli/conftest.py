@@ -1,6 +1,8 @@
 """The command line as a user runs it: a process of its own."""
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
 
@@ -39,6 +41,27 @@ def isotune(tmp_path):
             text=True,
             preexec_fn=preexec_fn,
         )
+
+    return run
+
+
+@pytest.fixture
+def isotune_on_terminal(tmp_path):
+    """Runs a command that shall succeed on a terminal of 120 columns with all colours; returns what it showed."""
+
+    def run(*arguments):
+        terminal, child = pty.openpty()
+        environment = os.environ | {"COLUMNS": "120", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        command = [sys.executable, "-m", "isotune", *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=child, stderr=child, env=environment)
+        os.close(child)
+        seen = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(terminal, 4096):
+                seen += piece
+        os.close(terminal)
+        assert process.wait() == 0, seen.decode()
+        return seen.decode()
 
     return run
 

@@ -65,6 +65,7 @@ def test_ctrl_c_saves_everything_and_the_same_command_continues(isotune, tiny_re
         (["--lr", "2^-9..2^-7 by 3"], ["learning_rate", "2^-9..2^-7 by 3"]),
         (["--lr", "fast"], ["fast"]),
         (["--workers", "0"], ["--workers 0", "at least 1"]),
+        (["--stale-seconds", "5"], ["--stale-seconds 5", "at least 10"]),
         (["--budgets", "128", "--decay-tokens", "1280"], ["128"]),
         (["--wd", "0.1", "--elr", "2^-12"], ["weight_decay"]),
         (["--table", "nothing-here"], ["nothing-here"]),
@@ -72,6 +73,7 @@ def test_ctrl_c_saves_everything_and_the_same_command_continues(isotune, tiny_re
 )
 def test_a_mistake_is_one_sentence(isotune, tiny_recipe, arguments, words):
     assert_one_sentence(isotune("sweep", "run", tiny_recipe, *arguments), *words)
+    assert not (tiny_recipe.parent / "studies").exists(), "nothing was written before everything was looked at"
 
 
 def test_the_status_of_what_is_no_study(isotune, tiny_recipe):

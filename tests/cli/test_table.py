@@ -1,11 +1,7 @@
 """`isotune table`, end to end: a small study becomes a table that is checked, merged and shown."""
 
 import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -123,24 +119,8 @@ def test_other_columns_are_read_off_the_curves(isotune, exported):
     )
 
 
-def test_a_terminal_sees_colours(exported, tmp_path):
-    terminal, child = pty.openpty()
-    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    command = [sys.executable, "-m", "isotune", "table", "show", "tables/tiny", "--tokens", "12800"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=child, stderr=child, env=environment)
-    os.close(child)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
-    assert process.wait() == 0, seen.decode()
-    os.close(terminal)
-    assert b"48;2;" in seen
+def test_a_terminal_sees_colours(isotune_on_terminal, exported):
+    assert "48;2;" in isotune_on_terminal("table", "show", "tables/tiny", "--tokens", "12800")
 
 
 def test_what_was_trained_since_is_merged(isotune, swept, exported):

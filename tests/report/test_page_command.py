@@ -14,6 +14,7 @@ from isotune.cli import isotune as command_line
 from isotune.cli import report
 from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
+from isotune.report.figures import cost
 from isotune.sweep.plans import remember
 from isotune.tune import Goal, Space, tune
 
@@ -61,6 +62,20 @@ def test_out_names_the_file_and_a_folder_that_is_not_there_is_refused(source, tm
     assert (tmp_path / "x.html").exists()
     with pytest.raises(InputError, match="is no folder"):
         call(source, *OPTIONS, "--out", tmp_path / "nowhere" / "x.html")
+
+
+def test_a_defect_in_one_figure_leaves_the_others_and_is_told(source, tmp_path, monkeypatch):
+    def broken(families):
+        raise KeyError("tokens <of> nobody")
+
+    monkeypatch.setattr(cost, "costs_of", broken)
+    output = call(source, *OPTIONS)
+    assert "isotune: the figure cost could not be drawn: KeyError: 'tokens <of> nobody'" in output
+    page = (tmp_path / "my-runs-report.html").read_text()
+    assert "Tokens trained: drawing it failed (KeyError: &#x27;tokens &lt;of&gt; nobody&#x27;), which is" in page
+    assert 'id="loss-by-lr"' in page and 'id="cost"' not in page
+    files = ["figures", source, *OPTIONS, "--format", "json", "--out", "files"]
+    assert isinstance(CliRunner().invoke(command_line, files).exception, KeyError)  # whoever wants files is not spared
 
 
 def test_a_sweep_that_has_not_ended_says_how_far_it_is(tmp_path):

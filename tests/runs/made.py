@@ -1,7 +1,7 @@
 """Studies made by hand, without training and without torch: every loss is a function of its position."""
 
 from isotune.recipe import ModelShape, Setup, constant, wsd
-from isotune.runs import CurveWriter, Evaluation, Numerics, Study
+from isotune.runs import CurveWriter, Evaluation, Numerics, RunInfo, Study
 
 MODEL = ModelShape(width=16, num_layers=1, num_heads=2, ffn_width=32, vocabulary_size=32)
 STEP = 64  # tokens: batches of 4 sequences of 16 tokens
@@ -29,6 +29,22 @@ def made_wsd(num_steps, *, learning_rate=2**-6, decay_steps=4, **changes):
         batch_size=4,
         decay_tokens=decay_steps * STEP,
     )
+
+
+def made_info(**changes):
+    """What is known of a run that nobody trained: all that a RunInfo must say."""
+    settings = {
+        "learning_rate": 2**-9,
+        "weight_decay": 0.25,
+        "batch_size": 4,
+        "sequence_length": 64,
+        "weight_decay_convention": "coupled",
+        "schedule": "constant",
+        "seed": 0,
+        "status": "finished",
+        "source": "made",
+    }
+    return RunInfo(**settings | changes)
 
 
 def made_study(folder):

@@ -57,6 +57,25 @@ def test_a_recipe_is_read_by_walking_its_prefix(study):
     assert study.missing(recipe) == []
 
 
+def test_a_damaged_curve_stops_its_own_family_alone(study):
+    """Both recipes lack tokens; of one a published curve is cut, which must be mended before anything is trained."""
+    for rate in (2**-6, 2**-7):
+        train_by_hand(study, made_constant(20, learning_rate=rate))
+    longer = [made_constant(40, learning_rate=rate) for rate in (2**-6, 2**-7)]
+    record = study.path(longer[0])[0]
+    curve = record.folder / "curve.jsonl"
+    curve.write_bytes(curve.read_bytes()[:100])
+    again = Study.open(study.folder)
+    for refuses in (again.missing, again.trajectory):
+        with pytest.raises(InputError, match=f"{record.segment.id}.*delete the folder"):
+            refuses(longer[0])
+    assert [segment.start_tokens for segment in again.missing(longer[1])] == [20 * STEP]
+    check_rows(again.trajectory(longer[1]), longer[1], 20)
+    (record.folder / "segment.json").write_text("{}")  # now nobody knows whose it is
+    with pytest.raises(InputError, match=record.segment.id):
+        Study.open(study.folder).missing(longer[1])
+
+
 def test_shorter_runs_are_cut_out_of_longer_ones(study):
     train_by_hand(study, made_constant(40))
     for num_steps in (1, 7, 39, 40):

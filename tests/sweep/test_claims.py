@@ -1,10 +1,12 @@
 """Claims: one driver for each segment, stale ones taken over, nobody else's touched."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +126,19 @@ def test_a_woken_driver_does_not_take_away_the_claim_that_was_taken_over(tmp_pat
 def test_a_patience_shorter_than_a_heartbeat_is_refused(tmp_path):
     with pytest.raises(InputError, match="use at least 10"):
         Claims(tmp_path, stale_seconds=5)
+
+
+def test_a_full_disk_leaves_no_piece_of_a_claim(tmp_path, monkeypatch):
+    claims = Claims(tmp_path)
+
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        claims.take("s")
+    assert list((tmp_path / "claims").iterdir()) == []
 
 
 def test_beats_are_written_now_and_then(tmp_path, clock):

@@ -26,7 +26,7 @@ def recipes_of(corpus, *rates):
     return [small_wsd(corpus, steps, learning_rate=lr) for lr in rates for steps in (80, 120)]
 
 
-def sweep(corpus, folder, recipes, **options):
+def sweep(folder, recipes, **options):
     return run_sweep(
         recipes, folder, evaluation=EVALUATION, make_executor=local_workers(2), **{"limits": QUICK} | options
     )
@@ -48,12 +48,12 @@ def trajectories(folder, recipes):
 
 def test_a_sweep_trains_what_train_would(corpus, tmp_path, alone):
     recipes = recipes_of(corpus, 2**-6, 2**-7)
-    result = sweep(corpus, tmp_path / "study", recipes)
+    result = sweep(tmp_path / "study", recipes)
     assert result.is_complete and result.problems == ()
     assert trajectories(tmp_path / "study", recipes) == trajectories(alone, recipes)
     states = {name for name in contents(tmp_path / "study") if name.startswith("states")}
     assert states == {name for name in contents(alone) if name.startswith("states")}
-    again = sweep(corpus, tmp_path / "study", recipes)
+    again = sweep(tmp_path / "study", recipes)
     assert again.is_complete and again.trained_tokens == 0
 
 
@@ -67,7 +67,7 @@ def test_seeds_share_a_worker_and_stay_apart(corpus, tmp_path):
 
 def test_a_diverged_run_is_an_outcome_and_its_decays_are_not_run(corpus, tmp_path):
     recipes = recipes_of(corpus, 2**-6, 1e30)
-    result = sweep(corpus, tmp_path / "study", recipes)
+    result = sweep(tmp_path / "study", recipes)
     assert result.is_complete and result.states["diverged"] >= 2
     study = Study.open(tmp_path / "study")
     assert [study.trajectory(recipe).info.status for recipe in recipes] == ["finished"] * 2 + ["diverged"] * 2
@@ -78,7 +78,7 @@ def test_an_unreadable_state(corpus, tmp_path):
     train(recipe, folder, evaluation=EVALUATION)
     study = Study.open(folder)
     study.state_path(recipe.state_id(study.corpus_fingerprint, 80 * STEP)).write_bytes(b"garbage")
-    result = sweep(corpus, folder, recipes_of(corpus, 2**-6, 2**-7))
+    result = sweep(folder, recipes_of(corpus, 2**-6, 2**-7))
     assert [reason.split(" cannot be read")[0].startswith("the state ") for _, reason in result.problems] == [True]
     assert "delete that file and repeat" in result.problems[0][1]
     study = Study.open(folder)
@@ -88,10 +88,10 @@ def test_an_unreadable_state(corpus, tmp_path):
 def test_a_segment_whose_file_was_cut(corpus, tmp_path):
     folder = tmp_path / "study"
     recipes = recipes_of(corpus, 2**-6)
-    sweep(corpus, folder, recipes)
+    sweep(folder, recipes)
     curve = max((path for path in folder.glob("segments/*/curve.jsonl")), key=lambda path: path.stat().st_size)
     curve.write_bytes(curve.read_bytes()[:100])
-    result = sweep(corpus, folder, recipes_of(corpus, 2**-6, 2**-7))
+    result = sweep(folder, recipes_of(corpus, 2**-6, 2**-7))
     assert not result.is_complete and len(result.problems) >= 1
     assert all("curve.jsonl is damaged" in reason and "delete the folder" in reason for _, reason in result.problems)
     assert all(Study.open(folder).trajectory(r).info.status == "finished" for r in recipes_of(corpus, 2**-7))
@@ -231,4 +231,4 @@ def test_a_full_disk_fails_the_segment_and_says_so(corpus, tmp_path):
     result = run_sweep(recipes, tmp_path / "study", evaluation=EVALUATION, make_executor=make)
     assert {reason.partition(" (")[0] for _, reason in result.problems} == {"the disk is full"}
     assert len(result.problems) == 2, "each trunk was tried"
-    assert sweep(corpus, tmp_path / "study", recipes).is_complete
+    assert sweep(tmp_path / "study", recipes).is_complete

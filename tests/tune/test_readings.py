@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from made import made_info
 
-from isotune.runs import RunInfo, Trajectory
+from isotune.runs import Trajectory
 from isotune.tune import Answer, Goal, Question, Space, suggest
 from isotune.tune.readings import SCATTER, Trunk, read_off
 
@@ -38,19 +39,7 @@ def make_trunk(lr, wd, end=2_000_000, with_noise=True):
     }
     if with_noise:
         columns["root_moment_sum"] = np.full(len(tokens), free_noise(lr * wd) / lr)
-    info = RunInfo(
-        learning_rate=lr,
-        weight_decay=wd,
-        batch_size=4,
-        sequence_length=64,
-        weight_decay_convention="coupled",
-        schedule="constant",
-        seed=0,
-        status="finished",
-        source="made",
-        decay_tokens=0,
-    )
-    return Trunk(lr, wd, Trajectory(columns, info))
+    return Trunk(lr, wd, Trajectory(columns, made_info(learning_rate=lr, weight_decay=wd, decay_tokens=0)))
 
 
 CELLS = [(2.0**-10, 2.0**-4), (2.0**-9, 2.0**-3), (2.0**-8, 2.0**-2), (2.0**-10, 2.0**-6)]

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isotune.analyze.advice import Advice, advise
+    from isotune.analyze.angle import index_angle
+    from isotune.analyze.batches import batch_schedule, square_root_rule
     from isotune.analyze.curves import Curves, common_curves, effective_learning_rate, memory_times
     from isotune.analyze.decay import calibrate, compare_predictors, read_decay, read_trunk
     from isotune.analyze.diagnosis import Diagnosis, diagnose
     from isotune.analyze.distances import group_distances, relative_distances
     from isotune.analyze.families import Family, make_families
-    from isotune.analyze.invariance import Invariance, index_angle, invariance_of_curves
+    from isotune.analyze.forecast import forecast_direction
+    from isotune.analyze.invariance import Invariance, invariance_of_curves
     from isotune.analyze.laws import (
         PowerLaw,
         SaturatingPowerLaw,
@@ -26,13 +29,7 @@ if TYPE_CHECKING:
         fit_training_curves,
     )
     from isotune.analyze.next_run import NextRun
-    from isotune.analyze.regime import (
-        Regime,
-        batch_regime,
-        batch_schedule,
-        forecast_direction,
-        square_root_rule,
-    )
+    from isotune.analyze.regime import Regime, batch_regime
     from isotune.analyze.rules_of_thumb import rules
     from isotune.analyze.scaling import Laws, fit_laws
     from isotune.analyze.shift import Shift, find_shift
@@ -81,12 +78,15 @@ __all__ = [
 
 _HOMES = {
     "advice": ("Advice", "advise"),
+    "angle": ("index_angle",),
+    "batches": ("batch_schedule", "square_root_rule"),
     "curves": ("Curves", "common_curves", "effective_learning_rate", "memory_times"),
     "decay": ("calibrate", "compare_predictors", "read_decay", "read_trunk"),
     "diagnosis": ("Diagnosis", "diagnose"),
     "distances": ("group_distances", "relative_distances"),
     "families": ("Family", "make_families"),
-    "invariance": ("Invariance", "index_angle", "invariance_of_curves"),
+    "forecast": ("forecast_direction",),
+    "invariance": ("Invariance", "invariance_of_curves"),
     "laws": (
         "PowerLaw",
         "SaturatingPowerLaw",
@@ -96,7 +96,7 @@ _HOMES = {
         "fit_training_curves",
     ),
     "next_run": ("NextRun",),
-    "regime": ("Regime", "batch_regime", "batch_schedule", "forecast_direction", "square_root_rule"),
+    "regime": ("Regime", "batch_regime"),
     "rules_of_thumb": ("rules",),
     "scaling": ("Laws", "fit_laws"),
     "shift": ("Shift", "find_shift"),

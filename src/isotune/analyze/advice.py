@@ -13,21 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from isotune.analyze.batches import BatchSchedule, OptimalRate, SquareRootRule, batch_schedule, square_root_rule
 from isotune.analyze.curves import effective_learning_rate
 from isotune.analyze.diagnosis import Diagnosis, SurfaceFinding
 from isotune.analyze.families import Family
+from isotune.analyze.forecast import PROTOTYPE_SHIFT, DirectionForecast, ShiftPoint, forecast_direction
 from isotune.analyze.laws import Prediction
-from isotune.analyze.regime import (
-    PROTOTYPE_SHIFT,
-    BatchSchedule,
-    DirectionForecast,
-    OptimalRate,
-    ShiftPoint,
-    SquareRootRule,
-    batch_schedule,
-    forecast_direction,
-    square_root_rule,
-)
 from isotune.analyze.rules_of_thumb import Reference, Rule, disagreements, rules
 from isotune.analyze.scaling import MIN_BUDGETS, Laws, fit_laws, with_minimum
 from isotune.analyze.surface import FlatSet

@@ -16,8 +16,7 @@ invariance needs equivalence too: what changes along the invariant direction is 
     LR          WD within LR strata         LR within WD strata        p_lr
     WD          LR within WD strata         WD within LR strata        p_wd
 
-The index is the angle theta for which the value is best a cubic in cos(theta) log2 LR + sin(theta) log2 WD: 0 degrees
-is LR, 45 ELR, 90 WD. Its interval holds every angle whose residuals an F test does not tell from the best angle's.
+Beside the verdict stands the angle of the direction in which the values change (angle.py).
 """
 
 from __future__ import annotations
@@ -32,28 +31,35 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from isotune.analyze.angle import ROUNDING, VALUES_AT_A_TIME, Angle, angle_draws, as_columns, index_angle, passing_point
 from isotune.analyze.curves import Curves, log2_settings
-from isotune.analyze.distances import BOOTSTRAP_DRAWS, MAX_FAILED_DRAWS, draw_cells, same_up_to
+from isotune.analyze.distances import same_up_to
 from isotune.errors import InputError
 from isotune.recipe.quantities import show
+
+__all__ = [
+    "Angle",
+    "Invariance",
+    "Share",
+    "Verdict",
+    "angle_draws",
+    "index_angle",
+    "invariance",
+    "invariance_of_curves",
+    "passing_point",
+]
 
 Verdict = Literal["LR", "ELR", "WD", "another", "neither", "undecided"]
 
 ALPHA = 0.05
 EQUIVALENCE_SHARE = 0.2
 PERMUTATIONS = 9999
-VALUES_AT_A_TIME = 1 << 20  # more cells do not take more memory
 MIN_DISTINCT_SHUFFLES = 40  # below, a permutation p-value could never be small
 MIN_CELLS = 6
-MIN_ANGLE_CELLS = 7  # four coefficients and an angle, and something left over
 MIN_NOISE_FREEDOM = 3
 MIN_NEIGHBOURS = 2  # pairs that a strength is a mean of, whichever LR is left out
 MIN_NEIGHBOURS_PER_CELL = 0.25  # fewer: the runs lie off any grid, and a few of them agree by accident
-ANGLE_STEP = 0.5  # degrees
-FIRST_ANGLE = -45.0
 SAME_ANGLE = 5.0  # degrees: an index this near to LR, ELR or WD is not another one, however sure
-SALIENT_BOUNDARY = 22.5  # degrees: halfway between LR and ELR
-_CONSTANT = 1e-12  # of the values' size: less scatter is rounding
 
 
 @dataclass(frozen=True)
@@ -69,18 +75,6 @@ class Share:
     @property
     def missing(self) -> bool:
         return math.isnan(self.high)
-
-
-@dataclass(frozen=True)
-class Angle:
-    """The index LR^a WD^b in degrees, atan2(b, a): 0 is LR, 45 ELR, 90 WD. Half turns are equal."""
-
-    degrees: float
-    low: float
-    high: float
-    level: float
-    unexplained: float  # residual mean square of the cubic, over the variance of the values
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,94 +170,6 @@ def invariance_of_curves(
     )
 
 
-def index_angle(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, *, level: float = 0.9) -> Angle:
-    """The angle theta with the least residual of value = cubic in cos(theta) log2 LR + sin(theta) log2 WD.
-
-    The interval holds every angle with R(theta) <= R_min * (1 + F / (n - 5)), F the quantile of F(1, n - 5): exact
-    for normal errors of a straight index, wide where the cubic fits badly.
-    """
-    x, y, z = _columns(log2_lr, log2_wd, value)
-    freedom = len(z) - 5
-    total = float(((z - z.mean()) ** 2).sum())
-    if len(z) < MIN_ANGLE_CELLS or total <= (_CONSTANT * np.abs(z).max(initial=0.0)) ** 2 * len(z):
-        few = len(z) < MIN_ANGLE_CELLS
-        why = f"{len(z)} cells are too few for an angle: it takes {MIN_ANGLE_CELLS}" if few else "all values are equal"
-        return Angle(math.nan, math.nan, math.nan, level, math.nan, why)
-    coarse = FIRST_ANGLE + ANGLE_STEP * np.arange(round(180 / ANGLE_STEP))
-    weights = np.ones((1, len(z)))
-    first = coarse[int(np.argmin(_residuals(x, y, z, coarse, weights)[0]))]
-    turns = np.concatenate([coarse - first, np.linspace(-ANGLE_STEP, ANGLE_STEP, 51)])
-    turns = np.unique(np.round((turns + 90) % 180 - 90, 6))  # from the best angle, -90 to 90
-    residuals = _residuals(x, y, z, first + turns, weights)[0]
-    best = int(np.argmin(residuals))
-    quantile = float(special.fdtri(1, freedom, level))
-    limit = residuals[best] * (1 + quantile / freedom) + 1e-14 * total
-    low, high = _around(turns, residuals, limit)
-    degrees = float((first + turns[best] - FIRST_ANGLE) % 180 + FIRST_ANGLE)
-    shift = degrees - turns[best]
-    unexplained = residuals[best] / freedom / (total / (len(z) - 1))
-    wide = high - low >= 175
-    return Angle(
-        degrees,
-        float(low + shift),
-        float(high + shift),
-        level,
-        float(unexplained),
-        "no angle is ruled out" if wide else "",
-    )
-
-
-def bootstrap_angle(
-    log2_lr: ArrayLike,
-    log2_wd: ArrayLike,
-    value: ArrayLike,
-    *,
-    level: float = 0.9,
-    draws: int = BOOTSTRAP_DRAWS,
-    random_seed: int = 0,
-) -> Angle:
-    """The angle with the percentile interval of a cell bootstrap: cells are drawn with replacement."""
-    x, y, z = _columns(log2_lr, log2_wd, value)
-    angle = index_angle(x, y, z, level=level)
-    if math.isnan(angle.degrees):
-        return angle
-    drawn = angle_draws(x, y, z, draw_cells(len(z), draws, random_seed))
-    turns = (drawn[np.isfinite(drawn)] - angle.degrees + 90) % 180 - 90
-    if len(turns) < (1 - MAX_FAILED_DRAWS) * len(drawn):
-        return Angle(angle.degrees, math.nan, math.nan, level, angle.unexplained, "too few draws give an angle")
-    low, high = np.quantile(turns[:draws], [(1 - level) / 2, (1 + level) / 2])
-    return Angle(
-        angle.degrees, angle.degrees + float(low), angle.degrees + float(high), level, angle.unexplained, angle.reason
-    )
-
-
-def angle_draws(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, weights: np.ndarray) -> np.ndarray:
-    """The angle for each row of weights [draws x cells], on the grid of half degrees; NaN with under seven cells."""
-    x, y, z = _columns(log2_lr, log2_wd, value)
-    angles = FIRST_ANGLE + ANGLE_STEP * np.arange(round(180 / ANGLE_STEP))
-    best = angles[np.argmin(_residuals(x, y, z, angles, weights), axis=1)]
-    return np.where((weights > 0).sum(axis=1) >= MIN_ANGLE_CELLS, best, np.nan)
-
-
-def passing_point(positions: ArrayLike, degrees: ArrayLike, boundary: float = SALIENT_BOUNDARY) -> float:
-    """The position at which an angle first passes the boundary, log-linear between windows; NaN if it never does.
-
-    Past it from the start: the first position, which then is an upper bound.
-
-    >>> passing_point([1e5, 4e5, 16e5], [2.5, 12.5, 32.5])
-    800000.0
-    """
-    position, angle = np.log2(np.asarray(positions, dtype=float)), np.asarray(degrees, dtype=float)
-    past = np.flatnonzero(angle >= boundary)
-    if not len(past):
-        return math.nan
-    after = int(past[0])
-    if after == 0:
-        return float(2.0 ** position[0])
-    part = (boundary - angle[after - 1]) / (angle[after] - angle[after - 1])
-    return float(round(2.0 ** (position[after - 1] + part * (position[after] - position[after - 1])), 6))
-
-
 @dataclass(frozen=True)
 class _Cells:
     """Settings and mean value of each cell; LR, WD and ELR are equal where they agree up to rounding."""
@@ -285,19 +191,8 @@ class _Test:
 _Direction = tuple[np.ndarray, np.ndarray]  # strata, and the position within them
 
 
-def _columns(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x, y, z = (np.asarray(column, dtype=float) for column in (log2_lr, log2_wd, value))
-    if z.ndim == 2:
-        z = z.mean(axis=1)
-    if not (x.ndim == y.ndim == z.ndim == 1 and len(x) == len(y) == len(z)):
-        raise InputError(f"LR, WD and values must be rows of one length: these are {x.shape}, {y.shape}, {z.shape}")
-    if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(z).all()):
-        raise InputError("LR, WD and values must be finite: leave out runs that diverged or were not measured")
-    return x, y, z
-
-
 def _cells(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike) -> _Cells:
-    x, y, z = _columns(log2_lr, log2_wd, value)
+    x, y, z = as_columns(log2_lr, log2_wd, value)
     x, y = same_up_to(x), same_up_to(y)
     settings, cell = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True)
     cell = cell.ravel()
@@ -321,7 +216,7 @@ def _refusal(cells: _Cells) -> str:
         return "all runs have one WD: nothing tells LR from ELR; add runs with another WD"
     if len(cells.value) < MIN_CELLS:
         return f"{len(cells.value)} cells are too few: it takes {MIN_CELLS}"
-    if np.ptp(cells.value) <= _CONSTANT * np.abs(cells.value).max():
+    if np.ptp(cells.value) <= ROUNDING * np.abs(cells.value).max():
         return "all values are equal: nothing depends on LR or WD"
     return ""
 
@@ -549,52 +444,3 @@ def _is_near(angle: Angle, degrees: float) -> bool:
     """Whether the interval comes closer to a named direction than anybody would tell apart."""
     turn = (degrees - angle.degrees + 90) % 180 - 90
     return angle.low - angle.degrees - SAME_ANGLE <= turn <= angle.high - angle.degrees + SAME_ANGLE
-
-
-def _residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Residual sums of squares of the cubic in each direction, [weights x angles]; a few angles at a time."""
-    part = max(1, VALUES_AT_A_TIME // len(x))
-    parts = [_residuals_at(x, y, z, angles[k : k + part], weights) for k in range(0, len(angles), part)]
-    return np.concatenate(parts, axis=1)
-
-
-def _residuals_at(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The normal equations hold nothing but sums of u^k and z u^k: one product of weights with all powers."""
-    x, y, z = x - x.mean(), y - y.mean(), z - z.mean()
-    theta = np.deg2rad(angles)
-    u = np.outer(x, np.cos(theta)) + np.outer(y, np.sin(theta))
-    u /= np.abs(u).max(axis=0) + 1e-300
-    powers = np.empty((11, *u.shape))
-    powers[0] = 1.0
-    for k in range(1, 7):
-        np.multiply(powers[k - 1], u, out=powers[k])
-    np.multiply(powers[:4], z[:, None], out=powers[7:])
-    sums = np.matmul(weights, powers)  # [11 x weights x angles]
-    matrix = [[sums[i + j] for j in range(4)] for i in range(4)]
-    right = [sums[7 + i] for i in range(4)]
-    residual = np.broadcast_to((weights @ (z * z))[:, None], right[0].shape).copy()
-    floor = 1e-9 * sums[0]
-    for k in range(4):  # elimination; a power that the others explain leaves its pivot at 0
-        pivot = matrix[k][k]
-        inverse = np.where(pivot > floor, 1 / np.where(pivot > floor, pivot, 1.0), 0.0)
-        residual -= right[k] ** 2 * inverse
-        for i in range(k + 1, 4):
-            factor = matrix[i][k] * inverse
-            right[i] = right[i] - factor * right[k]
-            for j in range(i, 4):
-                matrix[i][j] = matrix[j][i] = matrix[i][j] - factor * matrix[k][j]
-    return np.maximum(residual, 0.0)
-
-
-def _around(turns: np.ndarray, residuals: np.ndarray, limit: float) -> tuple[float, float]:
-    """The first and the last turn at or below the limit, by interpolation to where the limit is passed."""
-    inside = np.flatnonzero(residuals <= limit)
-    ends = []
-    for edge, outward in ((int(inside[0]), -1), (int(inside[-1]), 1)):
-        beyond = edge + outward
-        if not 0 <= beyond < len(turns):
-            ends.append(float(turns[edge]))
-            continue
-        part = (limit - residuals[edge]) / (residuals[beyond] - residuals[edge])
-        ends.append(float(turns[edge] + part * (turns[beyond] - turns[edge])))
-    return ends[0], ends[1]

@@ -24,10 +24,10 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
+from isotune.analyze.angle import Angle, index_angle
 from isotune.analyze.curves import Curves, common_curves, log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.analyze.families import seed_levels
-from isotune.analyze.invariance import Angle, index_angle
 from isotune.analyze.run_noise import RunNoise, run_noise
 from isotune.runs.trajectory import Trajectory
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
@@ -19,7 +18,7 @@ from isotune.cli.sweep import sweep
 from isotune.cli.table import table
 from isotune.cli.train import train
 from isotune.cli.tune import tune
-from isotune.errors import InputError
+from isotune.errors import InputError, describe_os_error
 
 BAD_INPUT = 2  # exit code of everything a user can mend
 INTERRUPTED = 130
@@ -66,18 +65,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        _complain(_os_error(error))
+        _complain(describe_os_error(error))
 
 
 def _complain(sentence: str) -> None:
     click.echo(f"isotune: {sentence}", err=True)
     sys.exit(BAD_INPUT)
-
-
-def _os_error(error: OSError) -> str:
-    place = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"the disk is full{place}: free some space and repeat the same command, which continues where it was"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"no permission{place}: choose another folder or change its permissions"
-    return f"{error.strerror or error}{place}: mend that and repeat the same command, which continues where it was"

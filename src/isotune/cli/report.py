@@ -18,7 +18,7 @@ import numpy as np
 from isotune.analyze.advice import paste_in
 from isotune.cli.source import take_source, with_source
 from isotune.cli.terminal import format_bytes
-from isotune.errors import InputError
+from isotune.errors import InputError, describe_os_error
 from isotune.integrations.importers import Imported, open_source
 from isotune.recipe import format_number, format_tokens
 from isotune.report.figures import figures_of
@@ -93,22 +93,32 @@ def _write_or_warn(folder: Path, read: Callable[[], Imported], accounts: Sequenc
     try:
         _write(path, read(), label=str(folder), accounts=accounts)
     except Exception as error:
-        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        click.echo(f"isotune: no report was written: {reason}", err=True)
+        click.echo(f"isotune: no report was written: {_reason(error)}", err=True)
     else:
         if not quiet:
             click.echo(f"report: {path}", err=True)
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    return describe_os_error(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+
+
 def _write(path: Path, imported: Imported, *, label: str, level: float = 0.9, accounts: Sequence[Account] = ()) -> None:
     notes = (*imported.notes, *_progress(imported))
     findings = find(imported.trajectories, loss=imported.loss, label=_no_password(label), warnings=notes, level=level)
-    page = make_page(findings, figures_of(findings), origin=_origin(label), accounts=accounts)
+    page = make_page(findings, figures_of(findings, _warn_of_defect), origin=_origin(label), accounts=accounts)
 
     def fill(temporary: Path) -> None:
         temporary.write_text(page, encoding="utf-8")
 
     write_whole(path, fill)
+
+
+def _warn_of_defect(name: str, error: Exception) -> None:
+    """A page without one of its figures is better than none, but nobody shall overlook it."""
+    click.echo(f"isotune: the figure {name} could not be drawn: {type(error).__name__}: {error}", err=True)
 
 
 def _usual_place(imported: Imported) -> Path:

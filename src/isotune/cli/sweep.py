@@ -19,6 +19,7 @@ from isotune.cli.terminal import StatusLine, format_bytes, format_seconds, make_
 from isotune.errors import InputError
 from isotune.recipe import Recipe, format_tokens
 from isotune.runs import Study, read_table
+from isotune.sweep.claims import require_stale_seconds
 from isotune.sweep.cleaning import removable, remove
 from isotune.sweep.grids import Sweep, read_sweep
 from isotune.sweep.plan import Plan, Task, make_plan
@@ -65,6 +66,9 @@ def with_sweep(command: Command) -> Command:
     return click.argument("sweep_name", metavar="SWEEP")(command)
 
 
+WORKERS = click.option("--workers", type=int, help="Processes on this machine [default: one per core, or per GPU].")
+
+
 @click.group()
 def sweep() -> None:
     """Train many recipes, each shared prefix once."""
@@ -72,7 +76,7 @@ def sweep() -> None:
 
 @sweep.command()
 @with_sweep
-@click.option("--workers", type=int, help="Processes for the estimate of time [default: one per core].")
+@WORKERS
 @click.option("--no-timing", is_flag=True, help="Do not measure this machine's speed (it takes a few seconds).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(sweep_name: str, study: Path | None, tables: tuple[str, ...], **arguments: Any) -> None:
@@ -80,6 +84,7 @@ def plan(sweep_name: str, study: Path | None, tables: tuple[str, ...], **argumen
 
     SWEEP is a TOML file, or the name of a shipped recipe or sweep such as nano-wsd or nano-grid.
     """
+    _require_workers(arguments["workers"])
     loaded = _load(sweep_name, arguments)
     folder = study or Path("studies") / loaded.name
     existing = Study.open(folder) if (folder / "study.json").exists() else None
@@ -98,7 +103,7 @@ def plan(sweep_name: str, study: Path | None, tables: tuple[str, ...], **argumen
 @sweep.command()
 @with_sweep
 @with_execution
-@click.option("--workers", type=int, help="Processes on this machine [default: one per core, or per GPU].")
+@WORKERS
 @click.option("--on", "where", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--ray-address", help='Of a running Ray cluster, such as "auto" [default: a cluster of its own].')
 @click.option("--gpus-per-segment", type=float, default=0.0, help="GPUs of a Ray task.")
@@ -113,6 +118,8 @@ def run(sweep_name: str, study: Path | None, tables: tuple[str, ...], **argument
     Repeat the command to continue after a kill; start it several times, also on several machines that share the study's
     folder, to work together. Ctrl-C stops with all states saved.
     """
+    _require_workers(arguments["workers"])
+    require_stale_seconds(arguments["stale_seconds"])
     loaded = _load(sweep_name, arguments)
     folder = study or Path("studies") / loaded.name
     quiet = arguments["quiet"]
@@ -213,10 +220,12 @@ def _in_tables(folders: tuple[str, ...]) -> Callable[[Recipe], bool]:
     return lambda recipe: any(table.has(recipe) for table in tables)
 
 
+def _require_workers(number: int | None) -> None:
+    if number is not None and number < 1:
+        raise InputError(f"--workers {number} trains nothing: use at least 1, or leave it out for one per core")
+
+
 def _executor(arguments: dict[str, Any]) -> MakeExecutor:
-    workers = arguments["workers"]
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers {workers} trains nothing: use at least 1, or leave it out for one per core")
     if arguments["where"] == "ray":
         from isotune.sweep.on_ray import ray_tasks
 
@@ -227,7 +236,7 @@ def _executor(arguments: dict[str, Any]) -> MakeExecutor:
         )
     from isotune.sweep.run import local_workers
 
-    return local_workers(workers)
+    return local_workers(arguments["workers"])
 
 
 # A plan in words

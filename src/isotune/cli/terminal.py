@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rich.box import SIMPLE
@@ -22,23 +22,18 @@ MIN_READINGS = 12  # of gradient noise, before its ratio means anything
 LINE_SECONDS = 10.0  # between lines where the output is no terminal
 
 
-class ProgressLine:
-    """One live line on a terminal, a line every few seconds elsewhere, nothing if quiet."""
+class StatusLine:
+    """A text that changes: in place on a terminal, as a new line every few seconds elsewhere, nothing if quiet."""
 
-    def __init__(self, *, unit: str, quiet: bool = False):
-        self.unit, self.quiet = unit, quiet
-        self.done, self.total = 0, 1
-        self.shown: dict[str, str] = {}
-        self._noise: deque[tuple[float, float]] = deque(maxlen=50)
+    live_seconds = 0.0  # between changes on a terminal
+
+    def __init__(self, *, quiet: bool = False):
+        self._quiet, self._shown = quiet, time.monotonic()
         self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._is_live else None
-        self._began = self._shown = time.monotonic()
+        is_live = not quiet and self._console.is_terminal
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if is_live else None
 
-    @property
-    def _is_live(self) -> bool:
-        return not self.quiet and self._console.is_terminal
-
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self
@@ -47,68 +42,65 @@ class ProgressLine:
         if self._live:
             self._live.stop()
 
+    def is_due(self) -> bool:
+        """Whether `show` would show anything now."""
+        seconds = self.live_seconds if self._live else LINE_SECONDS
+        return not self._quiet and time.monotonic() - self._shown >= seconds
+
+    def show(self, text: str) -> None:
+        if not self.is_due():
+            return
+        self._shown = time.monotonic()
+        if self._live:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._console.print(text.strip(), highlight=False, soft_wrap=True)
+
+
+class ProgressLine(StatusLine):
+    """How far a count has come, how fast it goes and how long it will take."""
+
+    live_seconds = REFRESH_SECONDS
+
+    def __init__(self, *, unit: str, quiet: bool = False):
+        super().__init__(quiet=quiet)
+        self.unit = unit
+        self.done, self.total = 0, 1
+        self.values: dict[str, str] = {}
+        self._noise: deque[tuple[float, float]] = deque(maxlen=50)
+        self._began = time.monotonic()
+
     def __call__(self, step: Step, row: dict[str, Any]) -> None:
         """Takes in a row of the curve."""
         self.advance(step.tokens - step.tokens_before)
-        self.shown |= {label: f"{row[name]:.3f}" for name, label in _SHOWN.items() if name in row}
-        if "precond_noise_trace" in row:
-            self._noise.append((row["precond_noise_trace"], row["precond_gradient_sq_norm"]))
+        self.values |= {label: f"{row[name]:.3f}" for name, label in _SHOWN.items() if name in row}
+        if all(name in row for name in _NOISE):  # either may be too large for its column
+            self._noise.append((row[_NOISE[0]], row[_NOISE[1]]))
             noise, signal = np.sum(self._noise, axis=0)
             if len(self._noise) >= MIN_READINGS:
-                self.shown["noise scale"] = f"{noise / signal:.0f}" if signal > 0 else "large"
+                self.values["noise scale"] = f"{noise / signal:.0f}" if signal > 0 else "large"
 
     def advance(self, amount: int) -> None:
         if not self.done:
             self._began = time.monotonic()  # compiling and reading the corpus say nothing of the speed
         self.done += amount
-        now = time.monotonic()
-        if not self.quiet and now - self._shown >= (REFRESH_SECONDS if self._live else LINE_SECONDS):
-            self._shown = now
-            self._show(now)
+        if self.done and self.is_due():
+            self.show(self._text())
 
-    def _show(self, now: float) -> None:
-        speed = self.done / max(now - self._began, 1e-9)
+    def _text(self) -> str:
+        speed = self.done / max(time.monotonic() - self._began, 1e-9)
         left = (self.total - self.done) / speed
-        values = "".join(f"  {label} {value}" for label, value in self.shown.items())
+        values = "".join(f"  {label} {value}" for label, value in self.values.items())
         share = self.done / self.total
         bar = "━" * round(24 * share) + " " * (24 - round(24 * share))
-        line = (
+        return (
             f"{bar} {format_tokens(self.done)} of {format_tokens(self.total)} {self.unit}"
             f"{values}  {format_tokens(speed)} {self.unit}/s  {format_seconds(left)} left"
         )
-        if self._live:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-        else:
-            self._console.print(line.strip(), highlight=False, soft_wrap=True)
-
-
-class StatusLine:
-    """A text that changes: in place on a terminal, as a new line every few seconds elsewhere."""
-
-    def __init__(self, *, quiet: bool = False):
-        self._console = Console(stderr=True)
-        is_live = not quiet and self._console.is_terminal
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if is_live else None
-        self._quiet, self._shown = quiet, time.monotonic()
-
-    def __enter__(self) -> StatusLine:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, text: str) -> None:
-        if self._live:
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-        elif not self._quiet and time.monotonic() - self._shown >= LINE_SECONDS:
-            self._shown = time.monotonic()
-            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 _SHOWN = {"train_loss": "loss", "val_loss": "val"}
+_NOISE = ("precond_noise_trace", "precond_gradient_sq_norm")
 
 
 def draw_curve(trajectory: Trajectory, *, width: int | None = None) -> str:

@@ -178,6 +178,7 @@ class Study:
         self._records: dict[str, SegmentRecord] = {}
         self._families: dict[tuple[object, ...], list[SegmentRecord]] = {}
         self._damaged: dict[str, InputError] = {}
+        self._damaged_families: dict[str, tuple[object, ...]] = {}  # of those whose description can be read
         self._is_fixed = False
 
     # Making and opening
@@ -292,7 +293,7 @@ class Study:
             position, diverged = end, record.diverges_on(recipe)
         status: Status = "diverged" if diverged else "finished" if position >= recipe.tokens else "running"
         if status == "running":
-            self.missing(recipe)  # refuses if what is missing is there, but damaged
+            self._require_readable(recipe)
             rows += self._running_rows(recipe, position)
         table = columns(rows)
         table.setdefault("tokens", np.zeros(0, dtype=np.int64))
@@ -304,11 +305,17 @@ class Study:
         reached, diverges = self.reached(recipe)
         if reached >= recipe.tokens or diverges:
             return []
-        for error in self._damaged.values():  # what is missing may be there, but unreadable
-            raise error
+        self._require_readable(recipe)
         start = max(tokens for tokens in self.positions(recipe) if tokens <= reached and self._rests(recipe, tokens))
         ends = [end for end in _phase_ends(recipe) if end > start]
         return [self.segment(recipe, a, b) for a, b in zip([start, *ends], ends, strict=False)]
+
+    def _require_readable(self, recipe: Recipe) -> None:
+        """Refuses if what is missing of the recipe may be there, but damaged: it must not be trained beside that."""
+        family = _family(recipe)
+        for name, error in self._damaged.items():
+            if self._damaged_families.get(name, family) == family:
+                raise error
 
     def segment(self, recipe: Recipe, start_tokens: int, end_tokens: int) -> Segment:
         return Segment(Recipe(recipe.setup, recipe.prefix(end_tokens)), start_tokens, self.corpus_fingerprint)
@@ -420,12 +427,17 @@ class Study:
                 continue
             try:
                 record = self.read_record(folder / name)
-                record.require_whole()
+                family = _family(record.segment.recipe)
             except InputError as error:
                 self._damaged[name] = error
                 continue
+            try:
+                record.require_whole()
+            except InputError as error:
+                self._damaged[name], self._damaged_families[name] = error, family
+                continue
             self._records[name] = record
-            self._families.setdefault(_family(record.segment.recipe), []).append(record)
+            self._families.setdefault(family, []).append(record)
 
     def read_record(self, folder: Path) -> SegmentRecord:
         """The segment in this folder, published or not."""

@@ -24,7 +24,17 @@ from isotune.errors import InputError
 from isotune.runs.files import write_json
 
 BEAT_SECONDS = 5.0
+SHORTEST_STALE_SECONDS = 2 * BEAT_SECONDS
 STALE_SECONDS = 60.0  # a driver that is only slow (a full disk, a suspended laptop) misses several beats
+
+
+def require_stale_seconds(seconds: float) -> None:
+    """Refuses to call drivers dead that have only not shown themselves yet."""
+    if not seconds >= SHORTEST_STALE_SECONDS:
+        raise InputError(
+            f"--stale-seconds {seconds:g} is too short: living drivers show themselves every {BEAT_SECONDS:g} seconds, "
+            f"so use at least {SHORTEST_STALE_SECONDS:g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -49,11 +59,7 @@ class Claims:
         stale_seconds: float = STALE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ):
-        if stale_seconds < 2 * BEAT_SECONDS:
-            raise InputError(
-                f"--stale-seconds {stale_seconds:g} is too short: living drivers show themselves every "
-                f"{BEAT_SECONDS:g} seconds, so use at least {2 * BEAT_SECONDS:g}"
-            )
+        require_stale_seconds(stale_seconds)
         self.driver = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self.stale_seconds, self.clock = stale_seconds, clock
         self._drivers, self._claims = study_folder / "drivers", study_folder / "claims"
@@ -176,17 +182,23 @@ def _generation(path: Path) -> int:
 def _create(path: Path, content: str) -> bool:
     """Creates a file with its content in one step; False if it is there already."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    temporary.write_text(content)
     try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
+        temporary.write_text(content)  # outside of what follows: a full disk is no lack of links
         try:
-            with open(path, "x") as file:
-                file.write(content)
+            os.link(temporary, path)
         except FileExistsError:
             return False
+        except OSError:  # a file system without links
+            return _create_in_place(path, content)
     finally:
         temporary.unlink(missing_ok=True)
+    return True
+
+
+def _create_in_place(path: Path, content: str) -> bool:
+    try:
+        with open(path, "x") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
     return True

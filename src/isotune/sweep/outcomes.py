@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from isotune.errors import describe_os_error
 
 Kind = Literal[
     "finished",  # and published
@@ -40,10 +41,9 @@ def from_error(error: BaseException) -> Outcome:
     """The outcome that an exception in training stands for."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Outcome("failed", "out of memory: use a smaller --micro-batch-size or fewer --workers")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        place = f" ({error.filename})" if error.filename else ""
-        return Outcome("failed", f"the disk is full{place}: free some space and repeat the command")
-    if isinstance(error, (ValueError, OSError)):  # InputError is a ValueError; both say what to do or where
+    if isinstance(error, OSError):
+        return Outcome("failed", describe_os_error(error))
+    if isinstance(error, ValueError):  # InputError is one, and says what to do
         return Outcome("failed", _one_line(error))
     return Outcome("crashed", f"{type(error).__name__}: {_one_line(error)}")
 

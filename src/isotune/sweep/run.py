@@ -11,7 +11,7 @@ from isotune.corpus import open_corpus
 from isotune.errors import InputError
 from isotune.recipe import Recipe
 from isotune.runs import Evaluation, Study
-from isotune.sweep.claims import STALE_SECONDS, Claims
+from isotune.sweep.claims import STALE_SECONDS, Claims, require_stale_seconds
 from isotune.sweep.driver import Driver, Limits, Progress, SweepResult
 from isotune.sweep.executors import Executor, Idle
 from isotune.sweep.local import LocalExecutor
@@ -43,6 +43,7 @@ def run_sweep(
 
     Repeating a call that was killed continues it; several at once, also on several machines, share the work.
     """
+    require_stale_seconds(stale_seconds)  # before anything is written
     execution = execution or Execution()
     study = open_for_sweep(recipes, Path(study_folder), execution, evaluation, allow_mixed_numerics)
     plan = make_plan(recipes, study, is_in_table)

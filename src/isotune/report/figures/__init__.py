@@ -1,7 +1,8 @@
 """Findings -> figures: of each a pure function that gives its data, and one that draws them.
 
 A figure is an entry of a list here and two functions in a file of this folder. What cannot be drawn raises an
-InputError in the first of the two; the figure is then there with that sentence in the place of the drawing.
+InputError in the first of the two; the figure is then there with that sentence in the place of the drawing. Any other
+error is a defect: it is raised, unless a page shall do without that figure.
 """
 
 from __future__ import annotations
@@ -48,31 +49,45 @@ Drawn = tuple[str, dict[str, Any]]  # caption, drawing
 What = TypeVar("What")
 
 
-def figures_of(findings: Findings) -> tuple[Figure, ...]:
-    """All figures of a source, those of the family with most cells first; what cannot be drawn says why."""
+OnDefect = Callable[[str, Exception], None]  # the figure's name, what was raised
+
+
+def figures_of(findings: Findings, on_defect: OnDefect | None = None) -> tuple[Figure, ...]:
+    """All figures of a source, those of the family with most cells first; what cannot be drawn says why.
+
+    With `on_defect`, a figure whose drawing fails is told there and says so in its place; else the error is raised.
+    """
     parts = [
         Part(diagnosis, one, _diverged(findings, diagnosis))
         for diagnosis, one in zip(findings.diagnoses, findings.laws, strict=True)
     ]
     if not parts:
-        return (_figure("loss", "Loss curves", "", _unplaced, findings),)
+        return (_figure("loss", "Loss curves", "", _unplaced, findings, on_defect),)
     figures = []
     for part in parts[:MAX_FAMILIES]:
         group = part.diagnosis.family.name if len(parts) > 1 else ""
-        figures += [_figure(kind, title, group, draw, part) for kind, title, draw in OF_A_FAMILY]
-    figures += [_figure(kind, title, "", draw, parts[:MAX_FAMILIES]) for kind, title, draw in OF_ALL]
+        figures += [_figure(kind, title, group, draw, part, on_defect) for kind, title, draw in OF_A_FAMILY]
+    figures += [_figure(kind, title, "", draw, parts[:MAX_FAMILIES], on_defect) for kind, title, draw in OF_ALL]
     if len(parts) > MAX_FAMILIES:
         why = f"{len(parts) - MAX_FAMILIES} of {len(parts)} families are not drawn: give a source with fewer of them"
         figures.append(Figure("other-families", "Other families", "", {}, why, "", "other-families"))
     return tuple(figures)
 
 
-def _figure(kind: str, title: str, group: str, draw: Callable[[What], Drawn], what: What) -> Figure:
+def _figure(
+    kind: str, title: str, group: str, draw: Callable[[What], Drawn], what: What, on_defect: OnDefect | None
+) -> Figure:
     name = f"{kind}-{_slug(group)}" if group else kind
     try:
         caption, drawing = draw(what)
     except InputError as error:
         return Figure(name, title, "", {}, str(error), group, kind)
+    except Exception as error:
+        if on_defect is None:
+            raise
+        on_defect(name, error)
+        why = f"drawing it failed ({type(error).__name__}: {error}), which is a defect of isotune: please report it"
+        return Figure(name, title, "", {}, why, group, kind)
     return Figure(name, title, caption, drawing, "", group, kind)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from isotune.analyze.families import Family, cells_of, lineage_of
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
-from isotune.report.figures.drawing import CATEGORIES, Drawing, as_text, plain_axis
+from isotune.report.figures.drawing import CATEGORIES, Drawing, as_text, plain_token_axis
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ def draw_costs(costs: Sequence[Cost]) -> dict[str, Any]:
             | {"textposition": "outside", "cliponaxis": False, "showlegend": True, "hovertemplate": "%{text} tokens"},
         )
     high = max(cost.full_grid for cost in costs)
-    ticks = np.linspace(0, high, 5)
-    y = plain_axis("tokens trained") | {"range": [0, 1.12 * high], "tickvals": ticks}
-    drawing.axes(0, {"title": {"text": ""}}, y | {"ticktext": [format_tokens(tick) if tick else "0" for tick in ticks]})
+    drawing.axes(0, {"showgrid": False}, plain_token_axis(high, "tokens trained", pad=0.12))
     drawing.set(barmode="group")
     return drawing.finish()
 

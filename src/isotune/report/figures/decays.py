@@ -110,8 +110,8 @@ def draw_decay_gains(data: DecayGains) -> dict[str, Any]:
     )
     drawing.axes(
         0,
-        plain_axis("noise of the trunk (nats)", [0.0, *np.quantile(data.noise, [0, 0.995])]),
-        plain_axis("gain of the decay (nats)", [0.0, *np.quantile(data.gain, [0.002, 0.998])]),
+        plain_axis("noise of the trunk (nats)", [0.0, *np.quantile(data.noise, [0, 0.995])]) | {"nticks": 5},
+        plain_axis("gain of the decay (nats)", [0.0, *np.quantile(data.gain, [0.002, 0.998])], pad=0.08),
         "gain against noise" if data.errors else "",
     )
     for place, (kind, errors) in enumerate(data.errors.items()):

@@ -25,6 +25,7 @@ ACCENT = "#D55E00"
 FONT_SIZE = 12
 PANEL_HEIGHT = 300
 DIGITS = 5  # significant ones of every number that is drawn
+TITLE_STANDOFF = 6  # pixels between an axis' labels and its title
 MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
 
 Trace = dict[str, Any]
@@ -58,8 +59,8 @@ class Drawing:
         number = _number(panel)
         shared = {"automargin": True, "gridcolor": FAINT, "linecolor": INK, "zeroline": False, "ticks": "outside"}
         shared |= {"tickcolor": FAINT, "showline": True}
-        self._layout[f"xaxis{number}"] = shared | {"domain": [left, right], "anchor": f"y{number}"} | x
-        self._layout[f"yaxis{number}"] = shared | {"domain": [bottom, top], "anchor": f"x{number}"} | y
+        self._layout[f"xaxis{number}"] = shared | {"domain": [left, right], "anchor": f"y{number}"} | _apart(x)
+        self._layout[f"yaxis{number}"] = shared | {"domain": [bottom, top], "anchor": f"x{number}"} | _apart(y)
         if title:
             self._annotations.append(
                 {"text": title, "x": left, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left"}
@@ -68,7 +69,7 @@ class Drawing:
 
     def change_axis(self, panel: int, y: dict[str, Any]) -> None:
         """Changes the y axis of a panel that has one."""
-        self._layout[f"yaxis{_number(panel)}"] |= y
+        self._layout[f"yaxis{_number(panel)}"] |= _apart(y)
 
     def line(self, panel: int, *, x: float | None = None, y: float | None = None, words: str = "") -> None:
         """A dotted line across a panel, at one x or y (of a logarithmic axis the value itself)."""
@@ -76,7 +77,9 @@ class Drawing:
         at = {"x0": x, "x1": x, "y0": 0, "y1": 1} if x is not None else {"x0": 0, "x1": 1, "y0": y, "y1": y}
         refs = {"xref": f"x{number}" if x is not None else f"x{number} domain"}
         refs["yref"] = f"y{number} domain" if x is not None else f"y{number}"
-        label = {"text": words, "textposition": "start", "font": {"size": FONT_SIZE - 2}} if words else {}
+        label: dict[str, Any] = {"text": words, "textposition": "start", "font": {"size": FONT_SIZE - 2}}
+        if x is not None:
+            label |= {"textposition": "end", "textangle": 0, "xanchor": "left", "yanchor": "top", "padding": 4}
         dotted = {"color": INK, "width": 1.5, "dash": "dot"}
         self._shapes.append({"type": "line", "line": dotted, **at, **refs, **({"label": label} if words else {})})
 
@@ -110,6 +113,11 @@ class Drawing:
         height = (1 - between * (self._rows - 1)) / self._rows
         left, top = column * (width + self._gap), 1 - row * (height + between)
         return left, left + width, max(0.0, top - height), top
+
+
+def _apart(axis: dict[str, Any]) -> dict[str, Any]:
+    """The axis with its title just beside its labels, however wide they are: plotly's own place is a fixed one."""
+    return axis | {"title": {"text": "", "standoff": TITLE_STANDOFF, **axis.get("title", {})}}
 
 
 def _number(panel: int) -> str:
@@ -193,11 +201,11 @@ def token_axis(low: float, high: float, title: str = "tokens", *, most: int = 6)
     }
 
 
-def plain_token_axis(high: float) -> dict[str, Any]:
+def plain_token_axis(high: float, title: str = "tokens", *, pad: float = 0.03) -> dict[str, Any]:
     """A plain axis of tokens from 0 on."""
     ticks = _even_ticks(0.0, high, 6)
     words = [format_tokens(tick) if tick else "0" for tick in ticks]
-    return {"title": {"text": "tokens"}, "range": [0, 1.03 * high], "tickvals": ticks, "ticktext": words}
+    return {"title": {"text": title}, "range": [0, (1 + pad) * high], "tickvals": ticks, "ticktext": words}
 
 
 def log_axis(title: str, values: Iterable[float], *, pad: float = 0.06, most: int = 6) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def laws_of_elr(laws: Laws) -> tuple[LawOfElr, ...]:
     """L0 (without it the mean late loss) and late noise against ELR."""
     found = []
     floors = ("floors", "L0") if laws.floors is not None else ("late_losses", "late loss")
-    for (key, name), label in ((floors, f"{floors[1]} (nats per token)"), (("noise", "G"), "late noise G")):
+    for (key, name), label in ((floors, f"{floors[1]} (nats)"), (("noise", "G"), "late noise G (nats)")):
         law = getattr(laws, key)
         if law is None or key not in laws.points:
             continue
@@ -176,7 +176,7 @@ def draw_laws_of_elr(data: Sequence[LawOfElr]) -> dict[str, Any]:
         drawing.add(panel, band(one.line.x, one.line.low, one.line.high, INK))
         drawing.add(panel, lines(one.line.x, one.line.value, color=INK, name="law", hoverinfo="skip"))
         drawing.add(panel, points(one.elr, one.measured, color=colors, name=one.name, hovertemplate="%{y:.4g}"))
-        y = log_axis(one.label, one.measured) if one.name == "G" else plain_axis(one.label, one.measured)
+        y = log_axis(one.label, one.measured) if one.name == "G" else plain_axis(one.label, one.measured, pad=0.1)
         drawing.axes(panel, _elr_axis(one.elr), y, f"{one.name} against ELR")
         low_panel = panel + len(data)
         ends = np.array(
@@ -186,9 +186,9 @@ def draw_laws_of_elr(data: Sequence[LawOfElr]) -> dict[str, Any]:
         drawing.add(low_panel, points(one.measured, one.predicted, color=colors, name=one.name))
         x, y = (
             log_axis(title, ends.tolist(), most=4) if one.name == "G" else plain_axis(title, ends.tolist())
-            for title in ("measured", "predicted, run left out")
+            for title in ("measured (nats)", "predicted (nats)")
         )
-        drawing.axes(low_panel, x, y, f"{one.name} predicted")
+        drawing.axes(low_panel, x, y, f"{one.name} of runs left out")
     drawing.add(0, scale.carrier())
     drawing.set(coloraxis=scale.axis())
     return drawing.finish()

@@ -71,7 +71,7 @@ def draw_shift(data: ShiftData) -> dict[str, Any]:
     drawing.line(0, y=0.0, words="LR")
     drawing.line(0, y=45.0, words="ELR")
     if math.isfinite(data.shift.value):
-        drawing.line(0, x=data.shift.value)
+        drawing.line(0, x=data.shift.value, words="shift")
     return drawing.finish()
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from isotune.analyze.batches import OptimalRate, square_root_rule
 from isotune.analyze.diagnosis import Diagnosis
 from isotune.analyze.families import End, Family
-from isotune.analyze.regime import OptimalRate, square_root_rule
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
 from isotune.report.figures.drawing import (

@@ -127,7 +127,7 @@ def draw_surfaces(maps: Sequence[SurfaceMap], wd_label: str) -> dict[str, Any]:
 
 
 def _add_cells(drawing: Drawing, panel: int, cells: Cells, colors: dict[str, Any], with_bar: bool) -> None:
-    bar = {"title": {"text": "loss<br>\u00a0", "side": "top"}, "thickness": 11, "outlinewidth": 0, "len": 0.9}
+    bar = {"title": {"text": "loss<br>(nats)<br>\u00a0", "side": "top"}, "thickness": 11, "outlinewidth": 0, "len": 0.9}
     lr, wd = np.unique(cells.log2_lr.round(3)), np.unique(cells.log2_wd.round(3))
     hover = "LR 2^%{x:.2f}, WD 2^%{y:.2f}: %{z:.4f}<extra></extra>"
     is_lattice = len(lr) * len(wd) <= min(MAX_LATTICE, len(cells.value) / FILLED)
