@@ -3,7 +3,7 @@
     python experiments/seed_noise.py [TABLE ...]
 
 For each family of the tables that has cells with several seeds: the deviation of one run at each budget beyond what its
-seed adds to all cells, over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, and the
+seed adds to all cells (at the LR of the best cell, and how it grows with LR), over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, and the
 part that each has by itself (isotune/analyze/seed_noise.py). Writes experiments/results/seed_noise.json.
 """
 
@@ -49,6 +49,8 @@ def described(landscape: Landscape) -> dict[str, object]:
         "relative_deviation_by_budget": {
             str(budget): float(f"{value:.3g}") for budget, value in zip(landscape.budgets, relative, strict=True)
         },
+        "log2_of_their_lr": noise.reference,
+        "octaves_of_noise_per_octave_of_lr": noise.growth,
         "shared_over_octaves_of_lr": noise.lr_length,
         "shared_over_log2_of_1_plus_n": noise.memory_length,
         "own_part_of_variance": noise.own,

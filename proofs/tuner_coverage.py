@@ -5,8 +5,8 @@
 A surface is tuned until the tuner is done (tolerance .25 %) or has asked MAX_QUESTIONS. Then its true regret is
 compared with the bound that was stated for 90 %. Surfaces that follow the prior are drawn from it: the invariance
 holds up to smooth departures. Those off it have no invariance, or another one, drift the other way, or bend as no
-polynomial does; their noise is half to twice of what is assumed, shared along WD or not. The bound has to hold in 85
-to 95 % of them all.
+polynomial does; their noise is half to twice of what is assumed, grows with LR or not, and is shared along WD or not.
+The bound has to hold in 85 to 95 % of them all.
 
 Regret has an atom at 0 (the best cell itself is recommended), where every bound holds: so a bound at 90 % may hold more
 often, and how often the best cell was recommended is written beside.
@@ -22,7 +22,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,16 @@ import numpy as np
 from proof import commit, machine
 
 from isotune.tune import Answer, Goal, Question, Space, suggest
-from isotune.tune.belief import NOISE, SEED_NOISE, SEED_SCALES, SIZES, Observations, believe
+from isotune.tune.belief import (
+    NOISE,
+    SCATTERS,
+    SEED_GROWTH,
+    SEED_NOISE,
+    SEED_SCALES,
+    SIZES,
+    Observations,
+    believe,
+)
 from isotune.tune.tuner import kernels_of
 
 FOLDER = Path(__file__).parent
@@ -50,8 +59,7 @@ Losses = np.ndarray  # log losses [rungs x cells]
 def on_prior(rng: np.random.Generator) -> Losses:
     """Drawn from the invariant kernel at a size by its odds."""
     kernel = next(kernel for kernel in kernels_of(GOAL) if kernel.name == "invariant")
-    sizes, odds = np.array(list(SIZES)), np.array(list(SIZES.values()))
-    size = float(rng.choice(sizes, p=odds / odds.sum()))
+    size = drawn(SIZES, rng)
     points = np.vstack([GOAL.points(GOAL.space.cells, rung) for rung in GOAL.rungs])
     nothing = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
     posterior = believe({kernel: 1.0}, nothing, {size: 1.0}).at(points)
@@ -103,7 +111,10 @@ def tuned(index: int) -> Tuned:
     rng = np.random.default_rng([2, index])
     make = on_prior if index % 2 == 0 else OFF_PRIOR[index // 2 % 2]
     truth = make(rng)
-    observed = truth + noise(rng, 1.0 if make is on_prior else float(rng.choice([0.5, 1.0, 2.0])), index % 3 == 0)
+    factor, growth = drawn(SCATTERS, rng), SEED_GROWTH
+    if make is not on_prior:
+        factor, growth = float(rng.choice([0.5, 1.0, 2.0])), float(rng.choice([0.0, SEED_GROWTH]))
+    observed = truth + noise(rng, factor, growth, index % 3 == 0)
     losses = {
         Question(*cell, rung): math.exp(observed[row, column])
         for row, rung in enumerate(GOAL.rungs)
@@ -123,11 +134,13 @@ def tuned(index: int) -> Tuned:
     return Tuned(make.__name__, regret, best.regret_bound, suggestion.is_done, spent)
 
 
-def noise(rng: np.random.Generator, factor: float, is_independent: bool) -> Losses:
+def noise(rng: np.random.Generator, factor: float, growth: float, is_independent: bool) -> Losses:
     """As the belief assumes it, times a factor; or, of the same size, independent from run to run."""
     shape = (len(GOAL.rungs), len(CELLS))
+    grown = factor * 2.0 ** (growth * (U - (U.min() + U.max()) / 2))
+    own = NOISE * rng.standard_normal(shape)
     if is_independent:
-        return factor * math.hypot(SEED_NOISE, NOISE) * rng.standard_normal(shape)
+        return grown * SEED_NOISE * rng.standard_normal(shape) + own
     places = []
     for rung in GOAL.rungs:
         z = np.log2(1 + 2.0 ** (U + V) * rung / TOKENS_PER_STEP)
@@ -135,7 +148,12 @@ def noise(rng: np.random.Generator, factor: float, is_independent: bool) -> Loss
     far = ((np.vstack(places)[:, None] - np.vstack(places)) ** 2).sum(axis=2)
     root = np.linalg.cholesky(SEED_NOISE**2 * np.exp(far / -2) + 1e-10 * np.eye(len(far)))
     shared = (root @ rng.standard_normal(len(far))).reshape(shape)
-    return factor * (shared + NOISE * rng.standard_normal(shape))
+    return grown * shared + own
+
+
+def drawn(odds: Mapping[float, float], rng: np.random.Generator) -> float:
+    weights = np.array(list(odds.values()))
+    return float(rng.choice(np.array(list(odds)), p=weights / weights.sum()))
 
 
 def summary(results: list[Tuned]) -> dict[str, object]:

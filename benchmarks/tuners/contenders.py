@@ -23,6 +23,8 @@ CONTENDERS = {
     "isotune-without-readings": Contender(ours.isotune_without_readings),
     "isotune-without-invariance": Contender(ours.isotune_without_invariance),
     "isotune-without-rungs": Contender(ours.isotune_without_rungs),
+    "isotune-without-prefixes": Contender(ours.isotune, can_pause=False),
+    "isotune-one-seed": Contender(ours.isotune_with_one_seed),
     "grid": Contender(baselines.grid),
     "random": Contender(baselines.random),
     "sobol": Contender(baselines.sobol),

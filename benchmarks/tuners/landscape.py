@@ -129,14 +129,16 @@ class Landscape:
         u = self.log2_lr if self.noise_log2_lr is None else self.noise_log2_lr
         return None if self.noise is None else self.noise.root(u, self.memory)
 
-    def losses_of(self, seed: int) -> np.ndarray:
+    def losses_of(self, seed: int, repeat: int = 0) -> np.ndarray:
         """Losses of a replay, cells x budgets: the table's own for seed 0 and where nothing is known of noise, else
-        the truth with noise that is drawn anew."""
+        the truth with noise that is drawn anew, and for repeats a level."""
         root = self._noise_root
-        if seed == 0 or root is None:
+        if self.noise is None or root is None or (seed == 0 and repeat == 0):
             return self.losses
-        drawn = root @ np.random.default_rng([seed, 1]).standard_normal(root.shape[1])
-        made = self.truths + drawn.reshape(len(self.budgets), self.num_cells).T
+        rng = np.random.default_rng([seed, 1, repeat] if repeat else [seed, 1])
+        drawn = root @ rng.standard_normal(root.shape[1])
+        level = self.noise.level * rng.standard_normal() if repeat else 0.0
+        made = self.truths + level + drawn.reshape(len(self.budgets), self.num_cells).T
         return np.where(np.isfinite(self.losses) & np.isfinite(made), made, self.losses)
 
     def regrets(self, budget: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
-It counts as done where its users' tolerance is met, and goes on to a fifth of it, so that the path shows what more
+It counts as done where its users' tolerance is met, and goes on to a tenth of it, so that the path shows what more
 tokens would have given; then it stops, with what it recommends there.
 """
 
@@ -13,10 +13,10 @@ from replay import Question, Replay, Spent
 
 from isotune.tune import Answer, Goal, Space, suggest
 from isotune.tune import Question as Asked
-from isotune.tune.questions import MIN_DECAYS_PER_RUNG
+from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
 
-LAST_SHARE = 0.2
+LAST_SHARE = 0.1
 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -34,6 +34,11 @@ def isotune_without_invariance(replay: Replay, rng: np.random.Generator) -> Iter
     return _tuned(replay, tokens_per_step=None, rungs=_rungs(replay))
 
 
+def isotune_with_one_seed(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
+    """No setting is asked with a second seed."""
+    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), max_seeds=1)
+
+
 def isotune_without_rungs(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """Only runs of the target budget."""
     return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=(replay.budget,))
@@ -48,12 +53,18 @@ def _rungs(replay: Replay) -> tuple[int, ...]:
 
 
 def _tuned(
-    replay: Replay, *, tokens_per_step: int | None, rungs: tuple[int, ...], reads: bool = True
+    replay: Replay,
+    *,
+    tokens_per_step: int | None,
+    rungs: tuple[int, ...],
+    reads: bool = True,
+    max_seeds: int = MAX_SEEDS,
 ) -> Iterator[Spent]:
     pairs = [(2.0**lr, 2.0**wd) for lr, wd in zip(replay.log2_lr.tolist(), replay.log2_wd.tolist(), strict=True)]
     cells = {pair: cell for cell, pair in enumerate(pairs)}
     space = Space(only=tuple(pairs))
-    goal = Goal(tokens=replay.budget, space=space, rungs=rungs, tokens_per_step=tokens_per_step)
+    seeds = tuple(range(max_seeds))
+    goal = Goal(tokens=replay.budget, space=space, rungs=rungs, tokens_per_step=tokens_per_step, seeds=seeds)
 
     def prices(questions: list[Asked]) -> list[int]:
         return [replay.price(_question(question, cells)) for question in questions]
@@ -74,9 +85,11 @@ def _tuned(
 
 
 def _trunks(replay: Replay, answers: list[Answer], cells: dict[tuple[float, float], int]) -> Iterator[Trunk]:
-    for pair in dict.fromkeys((answer.question.learning_rate, answer.question.weight_decay) for answer in answers):
-        yield Trunk(*pair, replay.curve(cells[pair]))
+    for lr, wd, seed in dict.fromkeys(
+        (answer.question.learning_rate, answer.question.weight_decay, answer.question.seed) for answer in answers
+    ):
+        yield Trunk(lr, wd, replay.curve(cells[lr, wd], seed), seed)
 
 
 def _question(asked: Asked, cells: dict[tuple[float, float], int]) -> Question:
-    return Question(cells[asked.learning_rate, asked.weight_decay], asked.tokens)
+    return Question(cells[asked.learning_rate, asked.weight_decay], asked.tokens, repeat=asked.seed)

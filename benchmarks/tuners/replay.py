@@ -12,6 +12,9 @@ A run that diverges costs its tokens up to there and answers NaN. A price does n
 Replay seed 0 is the table's seed 0. Every other one is the smooth truth with seeds' noise drawn anew
 (analyze/seed_noise.py); the curve is shifted by what that adds to the decays, on lines in log tokens. Real losses of
 other seeds are not mixed in: a seed has a level of its own, and few cells have them.
+
+A question may name a repeat: the same settings with another training seed, at the full price of a run of its own. Its
+noise is drawn anew, and so is its level, which a first seed has no need of.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class Question:
     cell: int
     tokens: int
     decayed: bool = True
+    repeat: int = 0  # the same settings with another training seed
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Charge:
     start: int
     end: int
     decay_to: int | None = None
+    repeat: int = 0
 
     @property
     def tokens(self) -> int:
@@ -72,9 +77,8 @@ class Replay:
         self.tokens_per_step, self.warmup_tokens = landscape.tokens_per_step, landscape.warmup_tokens
         self.charges: list[Charge] = []
         self._landscape = landscape
-        self._losses = landscape.losses_of(seed)
-        self._shifts = np.nan_to_num(self._losses - landscape.losses)
-        self._trained = np.zeros(landscape.num_cells, dtype=int)  # of each trunk
+        self._losses: dict[int, np.ndarray] = {}  # by repeat
+        self._trained: dict[tuple[int, int], int] = {}  # of each trunk: cell, repeat
         self._answers: dict[Question, float] = {}  # of decays
 
     @property
@@ -105,88 +109,96 @@ class Replay:
         """The cell nearest to a point in (log2 LR, log2 WD)."""
         return int(np.argmin((self.log2_lr - log2_lr) ** 2 + (self.log2_wd - log2_wd) ** 2))
 
-    def trained(self, cell: int) -> int:
+    def trained(self, cell: int, repeat: int = 0) -> int:
         """How far the cell's trunk was trained."""
-        return int(self._trained[cell])
+        return self._trained.get((cell, repeat), 0)
 
-    def is_known_to_diverge(self, cell: int) -> bool:
+    def is_known_to_diverge(self, cell: int, repeat: int = 0) -> bool:
         """Whether the trunk was trained to where it diverges."""
         limit = self._landscape.trunk_ends[cell]
-        return bool(self._landscape.has_diverged[cell] and self._trained[cell] >= limit)
+        return bool(self._landscape.has_diverged[cell] and self.trained(cell, repeat) >= limit)
 
     def price(self, question: Question) -> int:
         """The missing tokens of an answer, if nothing diverges."""
-        cell = question.cell
+        trunk = (question.cell, question.repeat)
         if not question.decayed:
-            return self._missing(cell, question.tokens)
+            return self._missing(*trunk, question.tokens)
         branch = self.branch(question.tokens)
-        if question in self._answers or self._is_known_to_end_before(cell, branch):
+        if question in self._answers or self._is_known_to_end_before(*trunk, branch):
             return 0
         if self.can_pause:
-            return self._missing(cell, branch) + question.tokens - branch
+            return self._missing(*trunk, branch) + question.tokens - branch
         return question.tokens
 
     def answer(self, question: Question) -> float:
         """The loss, NaN if the run diverged; the missing tokens are charged."""
         if not question.decayed:
-            self._train(question.cell, question.tokens)
-            return self._trunk_loss(question.cell, question.tokens)
+            self._train(question.cell, question.repeat, question.tokens)
+            return self._trunk_loss(question.cell, question.repeat, question.tokens)
         self.branch(question.tokens)  # refuses budgets that are not there
         if question not in self._answers:
-            self._answers[question] = self._train_decay(question.cell, question.tokens)
+            self._answers[question] = self._train_decay(question.cell, question.repeat, question.tokens)
         return self._answers[question]
 
-    def curve(self, cell: int) -> Trajectory:
+    def curve(self, cell: int, repeat: int = 0) -> Trajectory:
         """What was measured along the cell's trunk as far as it was trained: losses, noise, norms."""
-        whole = self._landscape.curves[cell]
-        kept = whole.tokens <= self._trained[cell] if self._trained[cell] else np.zeros(len(whole.tokens), dtype=bool)
+        whole, trained = self._landscape.curves[cell], self.trained(cell, repeat)
+        kept = whole.tokens <= trained if trained else np.zeros(len(whole.tokens), dtype=bool)
         columns = {name: values[kept] for name, values in whole.columns.items()}
-        columns["val_loss"] = columns["val_loss"] + self._shift(cell, columns["tokens"])
+        columns["val_loss"] = columns["val_loss"] + self._shift(cell, repeat, columns["tokens"])
         return Trajectory(columns, whole.info)
 
     def decayed_losses(self) -> dict[Question, float]:
         """All that was answered about decays."""
         return dict(self._answers)
 
-    def _is_known_to_end_before(self, cell: int, tokens: int) -> bool:
-        return self.is_known_to_diverge(cell) and bool(self._landscape.trunk_ends[cell] <= tokens)
+    def _is_known_to_end_before(self, cell: int, repeat: int, tokens: int) -> bool:
+        return self.is_known_to_diverge(cell, repeat) and bool(self._landscape.trunk_ends[cell] <= tokens)
 
-    def _missing(self, cell: int, tokens: int) -> int:
-        if self._trained[cell] >= tokens or self.is_known_to_diverge(cell):
+    def _missing(self, cell: int, repeat: int, tokens: int) -> int:
+        trained = self.trained(cell, repeat)
+        if trained >= tokens or self.is_known_to_diverge(cell, repeat):
             return 0
-        return tokens - int(self._trained[cell]) if self.can_pause else tokens
+        return tokens - trained if self.can_pause else tokens
 
-    def _train(self, cell: int, tokens: int, *, anew: bool = False) -> None:
+    def _train(self, cell: int, repeat: int, tokens: int, *, anew: bool = False) -> None:
         """Trains the trunk to a position, or to where it diverges."""
         limit = int(self._landscape.trunk_ends[cell])
         if tokens > limit and not self._landscape.has_diverged[cell]:
             raise InputError(f"this trunk has {limit} tokens in the table: ask for no more than that, not {tokens}")
-        end = min(tokens, limit)
-        if anew or (self._trained[cell] < end and not self.can_pause):
-            self.charges.append(Charge(cell, 0, end))
-        elif self._trained[cell] < end:
-            self.charges.append(Charge(cell, int(self._trained[cell]), end))
-        self._trained[cell] = max(self._trained[cell], end)
+        end, trained = min(tokens, limit), self.trained(cell, repeat)
+        if anew or (trained < end and not self.can_pause):
+            self.charges.append(Charge(cell, 0, end, repeat=repeat))
+        elif trained < end:
+            self.charges.append(Charge(cell, trained, end, repeat=repeat))
+        self._trained[cell, repeat] = max(trained, end)
 
-    def _train_decay(self, cell: int, budget: int) -> float:
+    def _train_decay(self, cell: int, repeat: int, budget: int) -> float:
         column, branch = self._landscape.budgets.index(budget), self.branch(budget)
-        if not self._is_known_to_end_before(cell, branch):
-            self._train(cell, branch, anew=not self.can_pause)
-        if self._is_known_to_end_before(cell, branch):
+        if not self._is_known_to_end_before(cell, repeat, branch):
+            self._train(cell, repeat, branch, anew=not self.can_pause)
+        if self._is_known_to_end_before(cell, repeat, branch):
             return float("nan")
-        self.charges.append(Charge(cell, branch, int(self._landscape.decay_ends[cell, column]), decay_to=budget))
-        return float(self._losses[cell, column])
+        end = int(self._landscape.decay_ends[cell, column])
+        self.charges.append(Charge(cell, branch, end, decay_to=budget, repeat=repeat))
+        return float(self._losses_of(repeat)[cell, column])
 
-    def _trunk_loss(self, cell: int, tokens: int) -> float:
-        if self._is_known_to_end_before(cell, tokens):
+    def _trunk_loss(self, cell: int, repeat: int, tokens: int) -> float:
+        if self._is_known_to_end_before(cell, repeat, tokens):
             return float("nan")
         at, losses = self._landscape.curves[cell].measured("val_loss")
         if not len(at) or tokens < at[0]:
             return float("nan")
-        return float(np.interp(tokens, at, losses) + self._shift(cell, np.array([tokens]))[0])
+        return float(np.interp(tokens, at, losses) + self._shift(cell, repeat, np.array([tokens]))[0])
 
-    def _shift(self, cell: int, tokens: np.ndarray) -> np.ndarray:
-        return np.interp(np.log(np.maximum(tokens, 1)), np.log(self._landscape.budgets), self._shifts[cell])
+    def _shift(self, cell: int, repeat: int, tokens: np.ndarray) -> np.ndarray:
+        shifts = np.nan_to_num(self._losses_of(repeat)[cell] - self._landscape.losses[cell])
+        return np.interp(np.log(np.maximum(tokens, 1)), np.log(self._landscape.budgets), shifts)
+
+    def _losses_of(self, repeat: int) -> np.ndarray:
+        if repeat not in self._losses:
+            self._losses[repeat] = self._landscape.losses_of(self.seed, repeat)
+        return self._losses[repeat]
 
 
 def best_of(losses: dict[int, float]) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from landscape import Landscape, relabelled
 from replay import Question, Replay
 
-from isotune.analyze.seed_noise import SeedNoise, fit_noise
+from isotune.analyze.seed_noise import SeedNoise
 from isotune.errors import InputError
 
 BUDGETS, DECAY = (20, 40, 80), 8
@@ -127,23 +127,17 @@ def test_seeds_add_noise_to_whole_rows_and_seed_0_adds_none():
     assert loss == pytest.approx(LOSSES[0, 1] + added[1, 1]), "the trunk moves with its decays"
 
 
-def test_noise_is_found_as_it_was_planted():
-    """Levels of seeds and losses of cells are free; what near cells share and what each has by itself is told apart."""
-    rng = np.random.default_rng(0)
-    u, z = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -6), np.linspace(0, 1.5, 6), indexing="ij"))
-    z = np.column_stack([z, z])
-    planted = SeedNoise(np.array([0.01, 0.02]), np.array([[1.0, 0.6], [0.6, 1.0]]), 0.8, 0.35, 0.03)
-    root, cells = planted.root(u, z), rng.normal(size=(36, 2))
-    by_seed = {
-        seed: cells + level + (root @ rng.standard_normal(72)).reshape(2, 36).T
-        for seed, level in enumerate([0.0, 0.5, -0.3, 0.2, 0.1])
-    }
-    by_seed[3][7:] = math.nan  # a seed that is there for few cells
-    found = fit_noise(u, z, by_seed)
-    assert found.deviations == pytest.approx(planted.deviations, rel=0.2)
-    assert (found.lr_length, found.memory_length) == (0.8, 0.35) and 0.01 <= found.own <= 0.1
-    assert found.correlations[0, 1] == pytest.approx(0.6, abs=0.25)
-    assert fit_noise(u, z, {0: cells}) is None, "one seed tells nothing"
+def test_a_repeat_is_another_run_at_the_full_price_with_noise_and_a_level_of_its_own():
+    noise = SeedNoise(np.array([0.1, 0.2, 0.3]), np.ones((3, 3)), level=1.0)
+    first = Replay(made(noise=noise), 80)
+    first.answer(Question(0, 80))
+    assert first.price(Question(0, 80)) == 0 and first.price(Question(0, 80, repeat=1)) == 80
+    asked = [Replay(made(noise=noise), 80, seed).answer(Question(0, 20, repeat=1)) for seed in range(300)]
+    assert np.std(asked) == pytest.approx(math.hypot(0.1, 1.0), rel=0.15)
+    spent = first.spent
+    loss = first.answer(Question(0, 20, repeat=1))
+    assert first.spent == spent + 20 and loss == asked[0] != first.answer(Question(0, 20))
+    assert first.trained(0, 1) == 12 and len(first.curve(0, 1).tokens) < len(first.curve(0).tokens)
 
 
 def test_relabelled_cells_keep_their_losses_and_scaled_noise():

@@ -19,6 +19,7 @@ from isotune.measure.windows import (
     per_window,
     scaled_gradient,
     scaled_noise,
+    scaled_noise_value,
     steps_of_tokens,
     window_mean,
     window_ratio,
@@ -248,6 +249,14 @@ def test_scaled_noise_is_unchanged_by_a_ten_times_smaller_clip():
     after = scaled_noise(10 * trace, 1e-3, 8, clip / 10)
     assert (after.value, after.low, after.high) == pytest.approx((before.value, before.low, before.high), rel=1e-6)
     assert before.value == pytest.approx(1e-3 / 8 * np.mean(clip**2 * trace) / np.mean(clip))
+
+
+def test_the_value_alone_is_the_value_of_the_estimate():
+    rng = np.random.default_rng(20)
+    trace, clip = rng.lognormal(0, 1, 80), rng.uniform(0.2, 1.0, 80)
+    trace[3], clip[7] = np.nan, np.nan
+    for clips in (None, clip):
+        assert scaled_noise_value(trace, 1e-3, 8, clips) == scaled_noise(trace, 1e-3, 8, clips).value
 
 
 def test_without_clipping_the_correction_changes_nothing():

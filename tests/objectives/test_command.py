@@ -26,7 +26,7 @@ def make(folder, **changes):
         "metrics": "{out}/metrics.jsonl",
         "weight_decay_convention": "coupled",
         "num_parallel": 2,
-        "timeout_hours": 1.5 / 3600,
+        "timeout_hours": 6 / 3600,
     }
     return CommandObjective(changes.pop("command", COMMAND), folder, **(settings | changes))
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from isotune.tune.belief import NOISE, SEED_NOISE, Observations, believe, invariant_kernel, plain_kernel, with_noise
+from isotune.tune.belief import (
+    NOISE,
+    SEED_GROWTH,
+    SEED_NOISE,
+    Observations,
+    believe,
+    invariant_kernel,
+    plain_kernel,
+    with_noise,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -26,25 +35,25 @@ KERNELS = [invariant_kernel(-9.5, 2.0), plain_kernel(-9.5, -4.0)]
 BOTH = {KERNELS[0]: 4.0, KERNELS[1]: 1.0}
 
 
-def covariance(kernel, a, b, size=1.0):
-    return kernel.parts(kernel.place(a), kernel.place(b)).covariance(size)
+def covariance(kernel, a, b, size=1.0, scatter=1.0):
+    return kernel.parts(kernel.place(a), kernel.place(b)).covariance(size, scatter)
 
 
-@pytest.mark.parametrize("size", [1.0, 4.0])
+@pytest.mark.parametrize(("size", "scatter"), [(1.0, 1.0), (4.0, 2.5)])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_the_posterior_is_the_textbooks(kernel, size):
+def test_the_posterior_is_the_textbooks(kernel, size, scatter):
     seen, asked = points(12), points(5)
     values, noise = RNG.normal(0.4, 0.02, 12), RNG.uniform(0.001, 0.01, 12)
-    posterior = believe({kernel: 1.0}, Observations(seen, values, noise), {size: 1.0}).at(asked)
-    inverse = np.linalg.inv(covariance(kernel, seen, seen, size) + np.diag(noise**2))
-    cross = covariance(kernel, asked, seen, size)
+    posterior = believe({kernel: 1.0}, Observations(seen, values, noise), {size: 1.0}, {scatter: 1.0}).at(asked)
+    inverse = np.linalg.inv(covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2))
+    cross = covariance(kernel, asked, seen, size, scatter)
     before = [kernel.expected(kernel.place(where), size) for where in (seen, asked)]
     assert posterior.mean == pytest.approx(before[1] + cross @ inverse @ (values - before[0]), abs=1e-6)
-    prior = covariance(kernel, asked, asked, size)
+    prior = covariance(kernel, asked, asked, size, scatter)
     expected = prior - cross @ inverse @ cross.T
     assert posterior.covariance(slice(None), slice(None)) == pytest.approx(expected, abs=1e-7)
     assert posterior.deviation == pytest.approx(np.sqrt(np.diag(expected)), abs=1e-5)
-    assert kernel.variance(kernel.place(asked), size) == pytest.approx(np.diag(prior))
+    assert kernel.variance(kernel.place(asked), size, scatter) == pytest.approx(np.diag(prior))
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -58,7 +67,7 @@ def test_rivals_make_the_mixture_of_their_posteriors():
     observed = Observations(seen, RNG.normal(0.4, 0.02, 6), np.full(6, 0.003))
     both = believe(BOTH, observed)
     assert sum(rival.weight for rival in both.rivals) == pytest.approx(1.0) and len(both.rivals) > 2
-    alone = [believe({one.kernel: 1.0}, observed, {one.size: 1.0}).at(asked) for one in both.rivals]
+    alone = [believe({one.kernel: 1.0}, observed, {one.size: 1.0}, {one.scatter: 1.0}).at(asked) for one in both.rivals]
     mixed = both.at(asked)
     assert mixed.mean == pytest.approx(sum(w * one.mean for w, one in zip(mixed.weights, alone, strict=True)))
     draws = mixed.draws(slice(None), 200_000, np.random.default_rng(1))
@@ -76,17 +85,41 @@ def test_weight_decay_cannot_matter_where_memory_has_not_turned_over():
     assert spread[0] < 1e-3 < 0.01 < spread[1]
 
 
+def difference_left(row, scatters=None, values=None):
+    """What is not known of the difference between two LRs after these runs."""
+    targets = np.array([[-10.0, -8.0, 8.0, 0.0, np.nan], [-8.5, -8.0, 8.0, 0.0, np.nan]])
+    observed = Observations(row, np.full(len(row), 0.4) if values is None else values, np.full(len(row), 1e-4))
+    posterior = believe({KERNELS[0]: 1.0}, observed, {1.0: 1.0}, scatters or {1.0: 1.0}).at(targets)
+    c = posterior.covariance(slice(None), slice(None))
+    return float(c[0, 0] + c[1, 1] - 2 * c[0, 1]) ** 0.5
+
+
 def test_other_weight_decays_of_a_seed_do_not_average_its_noise_out():
-    """Four runs of one seed at one LR and n << 1 tell what one of them tells; four seeds tell more."""
-    target = np.array([[-10.0, -8.0, 8.0, 0.0, np.nan]])
-    rows = [
-        np.array([[-10.0, -8.0 + k, 8.0, 0.0, seed] for k, seed in enumerate(seeds)]) for seeds in ([0] * 4, range(4))
-    ]
-    left = []
-    for row in rows:
-        observed = Observations(row, np.full(4, 0.4), np.full(4, 1e-4))
-        left.append(float(believe({KERNELS[0]: 1.0}, observed, {1.0: 1.0}).at(target).deviation[0]))
-    assert left[0] == pytest.approx(SEED_NOISE, rel=0.1) and left[1] == pytest.approx(SEED_NOISE / 2, rel=0.2)
+    """Four runs of one seed at one LR and n << 1 tell what one of them tells; four seeds at both LRs tell more."""
+    one, decays, seeds = (
+        np.array([[lr, wd, 8.0, 0.0, seed] for lr in (-10.0, -8.5) for wd, seed in zip(wds, seeds, strict=True)])
+        for wds, seeds in (([-8.0], [0]), ([-8.0, -7.0, -6.0, -5.0], [0] * 4), ([-8.0] * 4, range(4)))
+    )
+    noise = SEED_NOISE * np.hypot(2.0 ** (SEED_GROWTH * -0.5), 2.0**SEED_GROWTH)  # reference LR 2^-9.5
+    assert difference_left(one) == pytest.approx(noise, rel=0.1)
+    assert difference_left(decays) == pytest.approx(noise, rel=0.1)
+    assert difference_left(seeds) == pytest.approx(noise / 2, rel=0.15)
+
+
+def test_a_seed_has_a_level_so_that_seeds_are_compared_within_themselves():
+    """One LR with seed 0 and the other with seed 1 tell less than both with seed 0."""
+    same, other = (np.array([[-10.0, -8.0, 8.0, 0.0, 0.0], [-8.5, -8.0, 8.0, 0.0, seed]]) for seed in (0.0, 1.0))
+    assert difference_left(other) > 1.2 * difference_left(same)
+
+
+def test_how_much_seeds_scatter_is_learnt_from_them():
+    row = np.array([[lr, -8.0, 8.0, 0.0, seed] for lr in (-11.0, -10.0, -9.0) for seed in range(4)])
+    signs = np.array([1, -1, 1, -1, -1, 1, 1, -1, 1, 1, -1, -1])
+    both = {1.0: 1.0, 2.5: 1.0}
+    for size, expected in ((1.0, 1.0), (2.5, 2.5)):
+        values = 0.4 + 0.008 * (row[:, 0] + 10) ** 2 + size * SEED_NOISE * signs * 2.0 ** (row[:, 0] + 9.5)
+        belief = believe({KERNELS[0]: 1.0}, Observations(row, values, np.full(12, 5e-4)), {1.0: 1.0}, both)
+        assert sum(rival.weight for rival in belief.rivals if rival.scatter == expected) > 0.8
 
 
 def test_a_deeper_bowl_is_seen():

@@ -197,7 +197,7 @@ def _noise_at(trajectory: Trajectory, tokens: float, min_readings: int) -> float
     columns = trajectory.columns
     lr, batch = _column(trajectory, "learning_rate", rows), _column(trajectory, "batch_size", rows)
     clip = next((columns[name][rows] for name in ("noise_clip_factor", "clip_factor") if name in columns), None)
-    return windows.scaled_noise(columns["precond_noise_trace"][rows], lr, batch, clip).value
+    return windows.scaled_noise_value(columns["precond_noise_trace"][rows], lr, batch, clip)
 
 
 def _free_at(trajectory: Trajectory, tokens: float, min_readings: int) -> float:

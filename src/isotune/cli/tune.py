@@ -32,7 +32,7 @@ DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
 
 # Options that belong to one way of answering, with the word for it.
 _OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step")
-_OF_SPACES = ("lr", "wd", "octaves")
+_OF_SPACES = ("lr", "wd", "octaves", "seeds")
 
 
 @click.command()
@@ -40,6 +40,9 @@ _OF_SPACES = ("lr", "wd", "octaves")
 @click.option("--lr", help=f"Range of LR [default: {DEFAULT_LEARNING_RATES}].")
 @click.option("--wd", help=f"Range of coupled WD [default: {DEFAULT_WEIGHT_DECAYS}].")
 @click.option("--octaves", type=float, help=f"Between neighbouring settings [default: {DEFAULT_OCTAVES}].")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), help="Most seeds of a setting [default: 8; 1 for a command without {seed}]."
+)
 @click.option("--tokens", help="The budget to tune for [default: the recipe's, or the table's largest].")
 @click.option(
     "--tolerance", default=0.25, show_default=True, help="Regret that is good enough, in percent of the loss."
@@ -169,6 +172,7 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
         from isotune.objectives.trainer import TrainerObjective
         from isotune.sweep.driver import Limits
         from isotune.sweep.run import num_cores
+        from isotune.tune.questions import MAX_SEEDS
     folder = arguments["study"] or Path("studies") / f"tune-{Path(name).stem}"
     num_workers = arguments["workers"] or max(1, num_cores() // execution.threads)
     objective = TrainerObjective(
@@ -186,7 +190,9 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
     return _Tuning(
         f"{name} (batch size {recipe.batch_size})",
         objective,
-        objective.goal(_space(arguments), tolerance=arguments["tolerance"] / 100),
+        objective.goal(
+            _space(arguments), tolerance=arguments["tolerance"] / 100, num_seeds=arguments["seeds"] or MAX_SEEDS
+        ),
         folder,
         f"isotune tune {name}{tokens}{_same(arguments)}",
         (f"isotune train {name}{tokens} --lr {{lr}} --wd {{wd}}", f"isotune diagnose {folder}"),
@@ -219,6 +225,7 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
         tokens=parse_tokens("--tokens", arguments["tokens"]),
         space=_space(arguments),
         tokens_per_step=arguments["tokens_per_step"],
+        seeds=tuple(range(_num_seeds(arguments))),
         tolerance=arguments["tolerance"] / 100,
     )
     return _Tuning(
@@ -264,6 +271,15 @@ def _space(arguments: dict[str, Any]) -> Space:
     )
 
 
+def _num_seeds(arguments: dict[str, Any]) -> int:
+    from isotune.tune.questions import MAX_SEEDS
+
+    has_seed = "{seed}" in arguments["command"]
+    if not has_seed and (arguments["seeds"] or 1) > 1:
+        raise InputError("--seeds needs a command that can be told the seed: put {seed} where it belongs")
+    return arguments["seeds"] or (MAX_SEEDS if has_seed else 1)
+
+
 def _range(option: str, text: str) -> tuple[float, float]:
     low, dots, high = text.partition("..")
     if not dots:
@@ -279,7 +295,7 @@ def _refuse(arguments: dict[str, Any], names: tuple[str, ...], whose: str) -> No
 
 def _same(arguments: dict[str, Any]) -> str:
     """The options that make it the same tuning, as they were given."""
-    names = ("lr", "wd", "octaves", "study", "workers")
+    names = ("lr", "wd", "octaves", "seeds", "study", "workers")
     given = [(name, arguments[name]) for name in names if arguments[name] is not None]
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
 

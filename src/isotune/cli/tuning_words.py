@@ -55,6 +55,7 @@ def round_words(asked: Round, goal: Goal, limits: Limits) -> str:
         ]
     for question, reason, price in zip(asked.suggestion.questions, asked.suggestion.reasons, asked.prices, strict=True):
         settings = _settings(question.learning_rate, question.weight_decay)
+        settings += f", seed {question.seed}" if question.seed != goal.seeds[0] else ""
         length = f"{format_tokens(question.tokens)} tokens"
         paid = "" if price == question.tokens else f", {format_tokens(price)} of them new"
         lines.append(f"  {settings}, {length}{paid}: {reason}")
@@ -218,6 +219,7 @@ def _more(tuned: Tuned, goal: Goal, again: str) -> list[str]:
     price = sum(tuned.more.prices)
     asked = "; ".join(
         f"{_settings(question.learning_rate, question.weight_decay)} at {format_tokens(question.tokens)}"
+        + (f" with seed {question.seed}" if question.seed != goal.seeds[0] else "")
         for question in questions
     )
     change = {

@@ -126,6 +126,15 @@ def scaled_noise(
     return _clip_corrected(noise_trace, scale, clip_factor, level, side)
 
 
+def scaled_noise_value(
+    noise_trace: ArrayLike, learning_rate: ArrayLike, batch_size: ArrayLike, clip_factor: ArrayLike | None = None
+) -> float:
+    """The value of `scaled_noise` without its interval, which takes far longer."""
+    scale = np.asarray(learning_rate, dtype=float) / _positive("batch_size", batch_size)
+    (numerator, *clip), _ = _measured(*_clip_corrected_columns(noise_trace, scale, clip_factor))
+    return _ratio(_mean(numerator), _mean(clip[0])) if clip else _mean(numerator)
+
+
 def scaled_gradient(
     gradient_sq_norm: ArrayLike,
     learning_rate: ArrayLike,
@@ -259,13 +268,21 @@ def steps_of_tokens(tokens: ArrayLike, batch_size: ArrayLike, sequence_length: i
 def _clip_corrected(
     values: ArrayLike, scale: np.ndarray, clip_factor: ArrayLike | None, level: float, side: Side
 ) -> Estimate:
+    numerator, *clip = _clip_corrected_columns(values, scale, clip_factor)
+    if not clip:
+        return window_mean(numerator, level=level, side=side)
+    return window_ratio(numerator, clip[0], level=level, side=side)
+
+
+def _clip_corrected_columns(values: ArrayLike, scale: np.ndarray, clip_factor: ArrayLike | None) -> list[np.ndarray]:
+    """What is averaged, and with clip factors c what its mean is divided by the mean of."""
     if clip_factor is None:
         x, factor = _as_columns(values, scale)
-        return window_mean(factor * x, level=level, side=side)
+        return [factor * x]
     x, factor, clip = _as_columns(values, scale, _positive("clip_factor", clip_factor))
     if np.any(clip > 1):
         raise InputError(f"clip_factor={show(float(np.nanmax(clip)))} must be at most 1: it is min(1, clip / norm)")
-    return window_ratio(factor * clip**2 * x, clip, level=level, side=side)
+    return [factor * clip**2 * x, clip]
 
 
 def _as_columns(*columns: ArrayLike) -> list[np.ndarray]:

@@ -73,6 +73,7 @@ class TableObjective:
             rungs=(*rungs, tokens),
             decay_tokens=self.decay_tokens,
             tokens_per_step=self.tokens_per_step,
+            seeds=(self.seed,),
             tolerance=tolerance,
         )
 

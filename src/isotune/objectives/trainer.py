@@ -26,7 +26,7 @@ from isotune.sweep.plans import planned_recipes
 from isotune.sweep.run import MakeExecutor, local_workers, run_sweep
 from isotune.sweep.training import Job
 from isotune.train import Execution
-from isotune.tune.questions import Answer, Goal, Question, Space, make_rungs
+from isotune.tune.questions import MAX_SEEDS, Answer, Goal, Question, Space, make_rungs
 from isotune.tune.readings import Trunk
 
 
@@ -76,8 +76,9 @@ class TrainerObjective:
         """Ends its workers."""
         self._stack.close()
 
-    def goal(self, space: Space, *, tolerance: float) -> Goal:
-        """The recipe's own budget, tuned over this space."""
+    def goal(self, space: Space, *, tolerance: float, num_seeds: int = MAX_SEEDS) -> Goal:
+        """The recipe's own budget, tuned over this space; seeds count from the recipe's."""
+        first = self.recipe.setup.seed
         step = self.recipe.batch_size * self.recipe.setup.sequence_length
         rungs = make_rungs(self.recipe.tokens, self.decay_tokens + self.warmup_tokens)
         return Goal(
@@ -86,6 +87,7 @@ class TrainerObjective:
             rungs=tuple(rung // step * step for rung in rungs),
             decay_tokens=self.decay_tokens,
             tokens_per_step=step,
+            seeds=tuple(range(first, first + num_seeds)),
             tolerance=tolerance,
         )
 
@@ -116,10 +118,11 @@ class TrainerObjective:
 
     def prices(self, questions: Sequence[Question]) -> list[int]:
         study = self._study()
-        begun = {(recipe.learning_rate, recipe.weight_decay) for recipe in study.recipes()} if study else set()
+        recipes = study.recipes() if study else ()
+        begun = {(recipe.learning_rate, recipe.weight_decay, recipe.setup.seed) for recipe in recipes}
         return [
             make_plan([self.recipe_of(question)], study).price.to_train
-            if (question.learning_rate, question.weight_decay) in begun
+            if (question.learning_rate, question.weight_decay, question.seed) in begun
             else question.tokens
             for question in questions
         ]

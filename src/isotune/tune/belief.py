@@ -16,8 +16,10 @@ matters through z alone is the prior; a rival without it, smooth in log LR and l
 observed decides between them by their marginal likelihoods.
 
 What a seed does to a run it does to its neighbours too: runs with equal LR and n << 1 see the same data and take the
-same way, whatever their WD. So other WDs do not average it out, and it is no part of what is asked for. Points carry
-the seed; those without one (NaN) are the losses that seeds scatter about.
+same way, whatever their WD. So other WDs do not average it out, and it is no part of what is asked for; a second seed
+does, but has a level of its own. Points carry the seed; those without one (NaN) are the losses that seeds scatter
+about. How much they scatter is a matter of evidence, too. One run of a new seed tells nothing, since its level is not
+known, and two of them do: so that this is seen by who looks one run ahead, a NEW seed's level is taken as known.
 
 The model is local: far above the best of its budget a loss says that it is bad, not how the bowl bends, so its noise
 is raised with its excess.
@@ -25,9 +27,10 @@ is raised with its excess.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,22 +38,28 @@ from scipy import linalg
 
 # Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano.
 CURVATURE = 0.009  # per octave^2 of LR
-DRIFT, DRIFT_DEVIATION = -0.3, 0.25  # octaves of the best LR per octave of budget: nano has -.4, the paper about 0
+DRIFT, DRIFT_DEVIATION = -0.15, 0.2  # octaves of the best LR per octave of budget: nano has -.25, the paper about 0
+DRIFT_BEND = 0.08  # octaves of the best LR per octave^2 of budget
 DEPARTURE, PLAIN_DEPARTURE = 0.004, 0.01
 GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.0015  # of a loss, by itself
 SEED_NOISE = 0.0035  # shared by runs of one seed that are near each other in log2 LR, z and d
-SEED_SCALES = (0.5, 0.35, 1.0)
+SEED_SCALES = (0.5, 0.35, 2.0)
+SEED_LEVEL = 0.006  # shared by all runs of one seed
+SEED_GROWTH = 1.0  # octaves of this noise per octave of u, from where u is 0
 SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
 # deeper bowl. Each size is a rival with these odds, and evidence decides.
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
+# How much more seeds scatter than the constants above say, with odds.
+SCATTERS = {0.4: 1.0, 1.0: 2.0, 2.5: 1.0}
 MIN_WEIGHT = 0.01  # rivals below are dropped
 MAX_OBSERVATIONS = 300  # the lowest of each budget; the rest could not change an answer
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
+NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +80,8 @@ class Kernel:
         """The points as this kernel sees them, computed once."""
         coordinates = self.coordinates(points)
         across = coordinates[:, :2] / self.scales[:2]
-        return Placed(self.terms(coordinates), across, points[:, 3], _seed_places(points), points[:, 4])
+        noise = SEED_NOISE * 2.0 ** (SEED_GROWTH * np.clip(coordinates[:, 0], -4, 4))
+        return Placed(self.terms(coordinates), across, points[:, 3], _seed_places(points), noise, points[:, 4])
 
     def expected(self, placed: Placed, size: float) -> np.ndarray:
         """The log losses before anything is observed."""
@@ -83,11 +93,13 @@ class Kernel:
         departures = nearness * self._along(first.budget, second.budget)
         return Parts(self, first.terms, second.terms, departures, _seed_covariance(first, second))
 
-    def variance(self, placed: Placed, size: float) -> np.ndarray:
+    def variance(self, placed: Placed, size: float, scatter: float) -> np.ndarray:
         """The diagonal of the covariance of these points."""
+        levels = np.where(placed.seed == NEW, 0.0, SEED_LEVEL**2)
+        of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + placed.seed_noise**2)
         trend = ((placed.terms * self._deviation(size)) ** 2).sum(axis=1)
         departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
-        return np.asarray(trend + size**2 * departures + np.where(np.isnan(placed.seed), 0.0, SEED_NOISE**2))
+        return np.asarray(trend + size**2 * departures + scatter**2 * of_seeds)
 
     def _deviation(self, size: float) -> np.ndarray:
         return np.asarray(self.deviation * size**self.powers)
@@ -110,10 +122,11 @@ class Parts:
     departures: np.ndarray
     seeds: np.ndarray | float
 
-    def covariance(self, size: float) -> np.ndarray:
+    def covariance(self, size: float, scatter: float) -> np.ndarray:
         """Before anything is observed."""
         squares = self.kernel._deviation(size) ** 2
-        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures + self.seeds)
+        trend = (self.first_terms * squares) @ self.second_terms.T
+        return np.asarray(trend + size**2 * self.departures + scatter**2 * self.seeds)
 
 
 @dataclass(frozen=True)
@@ -124,6 +137,7 @@ class Placed:
     across: np.ndarray
     budget: np.ndarray
     seed_places: np.ndarray
+    seed_noise: np.ndarray
     seed: np.ndarray
 
     def some(self, chosen: slice) -> Placed:
@@ -154,7 +168,9 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
-        return np.column_stack([np.ones(len(u)), d, d * d, u, u * u, u**3, u * d, u * u * d, z, z * z, z * u, z * d])
+        return np.column_stack(
+            [np.ones(len(u)), d, d * d, u, u * u, u**3, u * d, u * d * d, u * u * d, z, z * z, z * u, z * d]
+        )
 
     prior = np.array(
         [  # mean, deviation, power of the size
@@ -165,6 +181,7 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
             (CURVATURE, 0.5 * CURVATURE, 1.0),  # u^2
             (-0.0014, 0.001, 1.0),  # u^3
             (0.0, 2 * CURVATURE * DRIFT_DEVIATION, 1.0),  # u d: how much the optimum drifts
+            (0.0, 2 * CURVATURE * DRIFT_BEND, 1.0),  # u d^2: that it drifts less, or more, with the budget
             (-0.001, 0.003, 1.0),  # u^2 d
             (0.004, 0.006, 0.5),  # z
             (0.008, 0.003, 0.5),  # z^2
@@ -209,10 +226,11 @@ def _columns(prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Rival:
-    """One way in which the losses may be: a kernel, and how steep the bowl is."""
+    """One way in which the losses may be: a kernel, how steep the bowl is, and how much seeds scatter."""
 
     kernel: Kernel
     size: float
+    scatter: float  # of seeds
     weight: float  # its probability
 
 
@@ -235,7 +253,7 @@ class Belief:
             name = rival.kernel.name
             known = np.zeros((0, len(points)))
             if len(self.observations):
-                known = _solve(solved.root, seen[name].covariance(rival.size))
+                known = _solve(solved.root, seen[name].covariance(rival.size, rival.scatter))
             means.append(rival.kernel.expected(placed[name], rival.size) + known.T @ solved.residual)
             explained.append(known)
         return Posterior(self.rivals, placed, np.array(means), tuple(explained))
@@ -265,7 +283,7 @@ class Posterior:
     @cached_property
     def deviation(self) -> np.ndarray:
         own = [
-            rival.kernel.variance(self._placed[rival.kernel.name], rival.size) - (known**2).sum(axis=0)
+            rival.kernel.variance(self._placed[rival.kernel.name], rival.size, rival.scatter) - (known**2).sum(axis=0)
             for rival, known in zip(self.rivals, self._explained, strict=True)
         ]
         return np.sqrt(np.maximum(0.0, self.weights @ (np.array(own) + (self._means - self.mean) ** 2)))
@@ -297,7 +315,7 @@ class Posterior:
         name, kernel = rival.kernel.name, rival.kernel
         if name not in parts:
             parts[name] = kernel.parts(self._placed[name].some(first), self._placed[name].some(second))
-        return np.asarray(parts[name].covariance(rival.size) - known[:, first].T @ known[:, second])
+        return np.asarray(parts[name].covariance(rival.size, rival.scatter) - known[:, first].T @ known[:, second])
 
 
 @dataclass(frozen=True)
@@ -309,25 +327,33 @@ class _Solved:
 
 
 def believe(
-    kernels: Mapping[Kernel, float], observations: Observations, sizes: Mapping[float, float] | None = None
+    kernels: Mapping[Kernel, float],
+    observations: Observations,
+    sizes: Mapping[float, float] | None = None,
+    scatters: Mapping[float, float] | None = None,
 ) -> Belief:
-    """The posterior; kernels and sizes come with their odds, up to a factor. Rivals without a chance are dropped."""
+    """The posterior; kernels, sizes and scatters come with their odds, up to a factor. Rivals without a chance are
+    dropped."""
     observed = _lowest(observations)
     placed = {kernel.name: kernel.place(observed.points) for kernel in kernels}
-    tried: list[tuple[Kernel, float, float, _Solved]] = []
+    tried: list[tuple[Rival, _Solved]] = []  # their weights are logarithms
     for kernel, odds in kernels.items():
         parts = kernel.parts(placed[kernel.name], placed[kernel.name])
-        for size, size_odds in (SIZES if sizes is None else sizes).items():
+        for (size, size_odds), (scatter, scatter_odds) in itertools.product(
+            (SIZES if sizes is None else sizes).items(), (SCATTERS if scatters is None else scatters).items()
+        ):
             residual = observed.values - kernel.expected(placed[kernel.name], size)
-            solved = _solve_observed(parts.covariance(size), residual, observed.noise)
-            log_weight = math.log(odds * size_odds) - float(solved.residual @ solved.residual) / 2
-            tried.append((kernel, size, log_weight - float(np.log(np.diag(solved.root)).sum()), solved))
-    weights = np.exp([log_weight - max(one[2] for one in tried) for _, _, log_weight, _ in tried])
+            solved = _solve_observed(parts.covariance(size, scatter), residual, observed.noise)
+            likelihood = -float(solved.residual @ solved.residual) / 2 - float(np.log(np.diag(solved.root)).sum())
+            weight = math.log(odds * size_odds * scatter_odds) + likelihood
+            tried.append((Rival(kernel, size, scatter, weight), solved))
+    logs = np.array([rival.weight for rival, _ in tried])
+    weights = np.exp(logs - logs.max())
     weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     weights /= weights.sum()
-    kept = [(one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
-    rivals = tuple(Rival(kernel, size, weight) for (kernel, size, _, _), weight in kept)
-    return Belief(rivals, observed, placed, tuple(solved for (*_, solved), _ in kept))
+    kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
+    rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
+    return Belief(rivals, observed, placed, tuple(solved for _, solved, _ in kept))
 
 
 def _solve_observed(covariance: np.ndarray, residual: np.ndarray, noise: np.ndarray) -> _Solved:
@@ -370,7 +396,8 @@ def _seed_covariance(first: Placed, second: Placed) -> np.ndarray | float:
     if np.isnan(first.seed).all() or np.isnan(second.seed).all():
         return 0.0
     same = first.seed[:, None] == second.seed
-    return np.where(same, SEED_NOISE**2 * np.exp(_square_distances(first.seed_places, second.seed_places) / -2), 0.0)
+    near = np.exp(_square_distances(first.seed_places, second.seed_places) / -2)
+    return np.where(same, SEED_LEVEL**2 + np.outer(first.seed_noise, second.seed_noise) * near, 0.0)
 
 
 def _square_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from isotune.recipe.quantities import require_positive, require_positive_int, se
 MAX_RUNGS = 5  # budgets D, D/2, D/4, D/8, D/16: what is shorter says little
 MIN_DECAYS_PER_RUNG = 2.0  # a rung is at least this many decays long
 MAX_CELLS = 20_000
+MAX_SEEDS = 8  # of a setting, where a recipe or a command can be asked for several
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Goal:
     rungs: tuple[int, ...] = ()  # budgets that may be asked for, `tokens` the last; () makes octaves below it
     decay_tokens: int = 0
     tokens_per_step: int | None = None  # batch size x sequence length; None: n is unknown, and with it the invariance
+    seeds: tuple[int, ...] = (0,)  # that may be asked for; every cell is asked with the first one first
     tolerance: float = 0.0025  # relative regret that is good enough
     level: float = 0.9
 
@@ -93,6 +95,8 @@ class Goal:
         settle(self, "tokens", require_positive_int("tokens", self.tokens))
         rungs = self.rungs or make_rungs(self.tokens, self.decay_tokens)
         settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds={show(self.seeds)} must be one or several different ones: take (0,)")
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))
 
     def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:

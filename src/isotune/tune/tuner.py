@@ -17,6 +17,7 @@ from scipy import special
 
 from isotune.tune.belief import (
     INVARIANCE_ODDS,
+    NEW,
     NOISE,
     Belief,
     Kernel,
@@ -29,6 +30,7 @@ from isotune.tune.belief import (
 )
 from isotune.tune.questions import Answer, Goal, Prices, Question
 
+NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
 NUM_DRAWS = 256
@@ -78,19 +80,20 @@ def suggest(
     `leave_out` are not asked.
     """
     observed = _with_pending(goal, _observations(goal, answers), pending)
-    candidates = _Candidates.of(goal, answers, (*pending, *leave_out), prices)
+    belief = believe(kernels_of(goal), observed)
+    candidates = _Candidates.of(goal, belief, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
     places = np.vstack([candidates.targets, candidates.points])
-    for _ in range(count):
-        posterior = believe(kernels_of(goal), observed).at(places)
+    for number in range(count):
+        belief = believe(kernels_of(goal), observed) if number else belief
+        posterior = belief.at(places)
         recommendation = recommendation or recommend(goal, posterior, random_seed)
         best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
         if best is None:
             break
         chosen.append(best)
-        here = len(candidates.targets) + best
-        observed = _as_expected(observed, places[here : here + 1], posterior.mean[here : here + 1])
+        observed = _with_pending(goal, observed, candidates.questions[best : best + 1])
     assert recommendation is not None
     questions = tuple(candidates.questions[index] for index in chosen)
     costs = [float(candidates.prices[index]) for index in chosen]
@@ -194,10 +197,10 @@ def _tokens(answers: Sequence[Answer]) -> np.ndarray:
     return np.array([answer.question.tokens for answer in answers], dtype=float)
 
 
-def _keys(questions: Sequence[Question]) -> set[tuple[tuple[float, ...], int]]:
-    """Of each question its place and budget, equal where only the last digits of the settings differ."""
+def _keys(questions: Sequence[Question]) -> set[tuple[tuple[float, ...], int, int]]:
+    """Of each question its place, budget and seed, equal where only the last digits of the settings differ."""
     places = _log2_cells(questions).round(6).tolist()
-    return {(tuple(place), question.tokens) for place, question in zip(places, questions, strict=True)}
+    return {(tuple(place), question.tokens, question.seed) for place, question in zip(places, questions, strict=True)}
 
 
 # What to ask
@@ -213,25 +216,34 @@ class _Candidates:
     targets: np.ndarray  # the cells at the goal's budget
 
     @staticmethod
-    def of(goal: Goal, answers: Sequence[Answer], leave_out: Sequence[Question], prices: Prices | None) -> _Candidates:
+    def of(
+        goal: Goal,
+        belief: Belief,
+        answers: Sequence[Answer],
+        leave_out: Sequence[Question],
+        prices: Prices | None,
+    ) -> _Candidates:
         known = _keys([*(answer.question for answer in answers if answer.status != "read"), *leave_out])
-        cells = goal.space.cells
+        cells, targets = goal.space.cells, goal.points(goal.space.cells, goal.tokens)
         places = [tuple(place) for place in cells.round(6).tolist()]
-        rows = np.repeat(np.arange(len(cells)), len(goal.rungs))
-        tokens = np.tile(np.array(goal.rungs), len(cells))
+        which, seeds = _cells_and_seeds(goal, belief, targets, {seed for *_, seed in known})
+        rows, seeds = np.repeat(which, len(goal.rungs)), np.repeat(seeds, len(goal.rungs))
+        tokens = np.tile(np.array(goal.rungs), len(which))
         lr, wd = (2.0**cells).T
         possible = _not_hopeless(lr[rows], tokens, answers)
         kept = [
             index
             for index in np.flatnonzero(possible).tolist()
-            if (places[rows[index]], int(tokens[index])) not in known
+            if (places[rows[index]], int(tokens[index]), int(seeds[index])) not in known
         ]
-        questions = [Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index])) for index in kept]
+        questions = [
+            Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index]), int(seeds[index]))
+            for index in kept
+        ]
         listed = prices(questions) if prices else [question.tokens for question in questions]
-        points = goal.points(cells[rows[kept]], tokens[kept], 0.0)
-        return _Candidates(
-            questions, points, np.maximum(1.0, np.array(listed, dtype=float)), goal.points(cells, goal.tokens)
-        )
+        is_new = ~np.isin(seeds[kept], [*{seed for *_, seed in known}, goal.seeds[0]])
+        points = goal.points(cells[rows[kept]], tokens[kept], np.where(is_new, NEW, seeds[kept]))
+        return _Candidates(questions, points, np.maximum(1.0, np.array(listed, dtype=float)), targets)
 
     def first(self, posterior: Posterior) -> int | None:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
@@ -253,6 +265,20 @@ class _Candidates:
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
         return with_noise(self.points, posterior.mean[len(self.targets) :]).noise
+
+
+def _cells_and_seeds(goal: Goal, belief: Belief, targets: np.ndarray, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Every cell with the first seed; the best ones also with the others that were asked, and with one more."""
+    cells = np.arange(len(targets))
+    others = [seed for seed in goal.seeds[1:] if seed in asked] + [
+        seed for seed in goal.seeds[1:] if seed not in asked
+    ][:1]
+    if not others or not asked:
+        return cells, np.full(len(cells), goal.seeds[0])
+    best = np.argsort(belief.at(targets).mean)[:NUM_REPEATED]
+    repeated = np.tile(best, len(others))
+    seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
+    return np.concatenate([cells, repeated]), seeds
 
 
 def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
@@ -292,6 +318,10 @@ def _why(
         same_elr = math.isclose(factor * question.weight_decay, other.weight_decay)
         if same_elr and not math.isclose(factor, 1.0) and other.tokens == question.tokens:
             return f"LR x{factor:.3g} at WD /{factor:.3g} of a known run: does ELR alone decide? {share}"
+    if any(
+        math.isclose(other.learning_rate, question.learning_rate) and other.seed != question.seed for other in known
+    ):
+        return f"the same LR with another seed: was it luck? {share}"
     if math.isclose(question.learning_rate, recommendation.learning_rate) and math.isclose(
         question.weight_decay, recommendation.weight_decay
     ):
