@@ -3,8 +3,9 @@
     python experiments/seed_noise.py [TABLE ...]
 
 For each family of the tables that has cells with several seeds: the deviation of one run at each budget beyond what its
-seed adds to all cells (at the LR of the best cell, and how it grows with LR), over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, and the
-part that each has by itself (isotune/analyze/seed_noise.py). Writes experiments/results/seed_noise.json.
+seed adds to all cells (at the LR of the best cell, and how it grows with LR), over how many octaves of LR and over how
+much of log2(1 + n) runs of one seed share it, and the part that each has by itself (isotune/analyze/seed_noise.py).
+Writes experiments/results/seed_noise.json.
 """
 
 from __future__ import annotations
