@@ -24,7 +24,7 @@ RULES = read_rules(ROOT / "experiments" / "claims.toml")
 NANO_SWEEPS = {
     "nano": (
         *("nano-small", "nano-low", "nano-large", "nano-large-low"),
-        *("nano-switch", "nano-seeds", "nano-batch-256"),
+        *("nano-switch", "nano-seeds", "nano-large-seeds", "nano-diagonal-seeds", "nano-batch-256"),
     ),
     "nano-variants": (
         "nano-perturbed",

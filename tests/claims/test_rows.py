@@ -61,7 +61,7 @@ def test_rows_that_are_not_there_are_named_with_their_sweep():
     with pytest.raises(RowsMissing, match=r"perturbed_late \(none; sweep nano-perturbed\)"):
         rows["perturbed_late"]
     assert rows.missing(["large_seeds", "square_root"]) == [
-        "large_seeds (none; sweep nano-seeds)",
+        "large_seeds (none; sweep nano-large-seeds)",
         "square_root (none; sweep nano-switch)",
     ]
     assert not rows.has("small_all")

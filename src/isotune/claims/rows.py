@@ -49,7 +49,7 @@ SWEEPS = {
     "small32-large": "small32-large",
     "small32-perturbed": "small32-perturbed",
 }
-SEED_SWEEPS = {"nano-small": "nano-seeds", "nano-large": "nano-seeds", "small32": "small32-seeds"}
+SEED_SWEEPS = {"nano-small": "nano-seeds", "nano-large": "nano-large-seeds", "small32": "small32-seeds"}
 
 
 class RowsMissing(Exception):
