@@ -17,7 +17,8 @@ from isotune.claims.judges.splitting import censored_slopes, splitting_time, thr
 
 SEQUENCE = 64
 LOSS_NOISE = 0.004  # at each evaluation
-SMALL, LARGE, SWITCH, SEEDS = "nano-small", "nano-large", "nano-switch", "nano-seeds"
+SMALL, LARGE, SWITCH = "nano-small", "nano-large", "nano-switch"
+SEEDS, LARGE_SEEDS = "nano-seeds", "nano-large-seeds"
 
 
 def judged(claim, tables):
@@ -309,20 +310,20 @@ def test_floor_exponents_equal_a_direct_fit():
 
 @pytest.mark.parametrize(("loss", "verdict"), [(by_lr, "holds"), (by_elr, "fails")])
 def test_a_large_batch_is_invariant_to_what_is_planted(loss, verdict):
-    found = judged("C11", planted(loss, sweeps=(LARGE, SEEDS), loss_noise=0.001))
+    found = judged("C11", planted(loss, sweeps=(LARGE, LARGE_SEEDS), loss_noise=0.001))
     assert [each.verdict.verdict for each in found.judgements] == [verdict, verdict]
     assert found.verdict.verdict == verdict
 
 
 def test_a_claim_that_fails_in_a_part_fails_and_both_are_named():
-    found = judged("C11", planted(shifting, sweeps=(LARGE, SEEDS), loss_noise=0.0005))
+    found = judged("C11", planted(shifting, sweeps=(LARGE, LARGE_SEEDS), loss_noise=0.0005))
     assert [each.verdict.verdict for each in found.judgements] == ["holds", "fails"]
     assert found.verdict.verdict == "fails"
     assert found.verdict.why.startswith("large_below_1: holds") and "large_above_3: fails" in found.verdict.why
 
 
 def test_a_part_without_rows_leaves_a_claim_open_that_holds_in_the_other():
-    few = PlantedTables({"nano": planted(by_lr, sweeps=(LARGE, SEEDS), loss_noise=0.001)._open("nano")})
+    few = PlantedTables({"nano": planted(by_lr, sweeps=(LARGE, LARGE_SEEDS), loss_noise=0.001)._open("nano")})
     few._read["nano"]._recipes = {
         name: recipe
         for name, recipe in few._read["nano"]._recipes.items()
@@ -339,7 +340,7 @@ def test_a_large_batch_where_wd_matters_at_some_lr_only_is_not_invariant_to_lr()
     def uneven(lr, wd, steps, recipe):
         return 2 + 0.01 * (math.log2(lr) + 9) ** 2 + 0.1 * (math.log2(wd) / 3) ** 3 * (math.log2(lr) < -8.5)
 
-    found = judged("C11", planted(uneven, sweeps=(LARGE, SEEDS), loss_noise=0.001))
+    found = judged("C11", planted(uneven, sweeps=(LARGE, LARGE_SEEDS), loss_noise=0.001))
     above = found.judgements[1]
     assert above.measured.statistics["lr_share"].low < 0.2 < above.measured.statistics["lr_share"].value
     assert above.verdict.verdict == "fails" and "wd_share_high" in above.verdict.why
@@ -357,7 +358,7 @@ def test_steps_or_tokens_drive_the_shift(clock, verdict):
 
 @pytest.mark.parametrize(("loss", "verdict"), [(by_elr, "holds"), (by_lr, "fails")])
 def test_type_1_is_invariant_to_what_is_planted(loss, verdict):
-    found = judged("C13", planted(loss, sweeps=(LARGE, SEEDS, SWITCH), loss_noise=0.001))
+    found = judged("C13", planted(loss, sweeps=(LARGE, LARGE_SEEDS, SWITCH), loss_noise=0.001))
     assert [each.verdict.verdict for each in found.judgements] == [verdict, verdict]
 
 
@@ -367,9 +368,9 @@ def test_type_2_collapses_with_its_noise_and_type_1_without():
         is_type2 = len(settings) == 2 and settings[0].peak_learning_rate == lr and settings[0].weight_decay == wd
         return noise_by_elr(lr, wd, steps, recipe) ** 2 if is_type2 else 0.5
 
-    holds = judged("C14", planted(by_elr, sweeps=(LARGE, SEEDS, SWITCH), noise=noise, loss_noise=0.0003))
+    holds = judged("C14", planted(by_elr, sweeps=(LARGE, LARGE_SEEDS, SWITCH), noise=noise, loss_noise=0.0003))
     assert holds.verdict.verdict == "holds", holds.verdict
-    fails = judged("C14", planted(by_elr, sweeps=(LARGE, SEEDS, SWITCH), noise=noise_by_elr, loss_noise=0.0003))
+    fails = judged("C14", planted(by_elr, sweeps=(LARGE, LARGE_SEEDS, SWITCH), noise=noise_by_elr, loss_noise=0.0003))
     lead = fails.judgements[0].measured.statistics["noise_lead"]
     assert lead.low < 0  # Type 1 collapses as well: nothing leads
     assert fails.verdict.verdict != "holds"
