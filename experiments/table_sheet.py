@@ -257,6 +257,7 @@ def _errors(losses: Losses) -> dict[str, Any]:
                 "window_error": _number(windows),
                 "seed_error": _number(seeds),
                 "error": _number(total),
+                "windows_reach_goal": bool(windows <= GOAL),
                 "reaches_goal": bool(total <= GOAL),
                 "seeds_needed": needed,
             }
@@ -407,14 +408,17 @@ def _error_lines(family: dict[str, Any]) -> list[str]:
         return ["Too few decayed cells for errors."]
     budget = format_tokens(family["errors_at_tokens"])
     lines = [
-        f"| best cells at {budget} (LR, WD) | loss | seeds | error of windows | of seeds | together | .1 % reached |",
-        "|---|---|---|---|---|---|---|",
+        f"| best cells at {budget} (LR, WD) | loss | paired error of windows | within .1 % | seeds | error of seeds | "
+        "both | within .1 % |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in errors["cells"]:
-        shares = [_percent(row[name]) for name in ("window_error", "seed_error", "error")]
+        windows, seeds, both = (_percent(row[name]) for name in ("window_error", "seed_error", "error"))
+        by_windows = "yes" if row["windows_reach_goal"] else "no"
         reached = "yes" if row["reaches_goal"] else _needed(row)
         place = f"{_as_power(row['learning_rate'])}, {_as_power(row['weight_decay'])}"
-        lines.append(f"| {place} | {row['loss']:.4f} | {row['seeds']} | {' | '.join(shares)} | {reached} |")
+        numbers = f"{row['loss']:.4f} | {windows} | {by_windows} | {row['seeds']} | {seeds} | {both}"
+        lines.append(f"| {place} | {numbers} | {reached} |")
     if errors["seed_deviation"] is None:
         lines += ["", f"Too few seeds to tell their scatter ({errors['seed_freedom']} degrees of freedom)."]
     else:

@@ -110,6 +110,7 @@ def test_as_many_seeds_as_are_said_reach_the_goal_and_one_fewer_does_not(sheet):
             errors = [math.hypot(row["window_error"], of_one / math.sqrt(n)) for n in (row["seeds_needed"] - 1 or 0.1,)]
             assert errors[0] > 0.001 >= math.hypot(row["window_error"], of_one / math.sqrt(row["seeds_needed"]))
         assert row["reaches_goal"] == (row["error"] <= 0.001)
+        assert row["windows_reach_goal"] == (row["window_error"] <= 0.001)
 
 
 def test_floors_are_those_of_twins_and_seeds(sheet):

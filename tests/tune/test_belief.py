@@ -163,4 +163,4 @@ def test_bad_losses_count_less_and_of_very_many_the_best_are_kept():
     worst, best = int(np.argmax(values)), int(np.argmin(values))
     assert observed.noise[worst] > 10 * observed.noise[best] and observed.noise[best] == pytest.approx(NOISE)
     kept = believe(BOTH, observed).observations
-    assert len(kept) == 300 and values[best] in kept.values and values[worst] not in kept.values
+    assert len(kept) == 100 and values[best] in kept.values and values[worst] not in kept.values

@@ -56,7 +56,7 @@ SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the constants above say, with odds.
 SCATTERS = {0.4: 1.0, 1.0: 2.0, 2.5: 1.0}
 MIN_WEIGHT = 0.01  # rivals below are dropped
-MAX_OBSERVATIONS = 300  # the lowest of each budget; the rest could not change an answer
+MAX_OBSERVATIONS = 100  # the lowest of each budget; the rest could not change an answer
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
@@ -121,12 +121,17 @@ class Parts:
     second_terms: np.ndarray
     departures: np.ndarray
     seeds: np.ndarray | float
+    _known: dict[float, np.ndarray] = field(default_factory=dict, repr=False)  # by size
 
     def covariance(self, size: float, scatter: float) -> np.ndarray:
         """Before anything is observed."""
-        squares = self.kernel._deviation(size) ** 2
-        trend = (self.first_terms * squares) @ self.second_terms.T
-        return np.asarray(trend + size**2 * self.departures + scatter**2 * self.seeds)
+        return np.asarray(self._without_seeds(size) + scatter**2 * self.seeds)
+
+    def _without_seeds(self, size: float) -> np.ndarray:
+        if size not in self._known:
+            squares = self.kernel._deviation(size) ** 2
+            self._known[size] = (self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures
+        return self._known[size]
 
 
 @dataclass(frozen=True)

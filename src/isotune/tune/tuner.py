@@ -93,7 +93,8 @@ def suggest(
         if best is None:
             break
         chosen.append(best)
-        observed = _with_pending(goal, observed, candidates.questions[best : best + 1])
+        if number + 1 < count:
+            observed = _with_pending(goal, observed, candidates.questions[best : best + 1])
     assert recommendation is not None
     questions = tuple(candidates.questions[index] for index in chosen)
     costs = [float(candidates.prices[index]) for index in chosen]
@@ -299,6 +300,10 @@ def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.nda
     mean = posterior.mean[targets]
     # How far an answer that is one deviation higher than expected moves each target: [targets x points].
     move = posterior.covariance(targets, points) / np.hypot(posterior.deviation[points], noise)
+    # A target that no answer can move below all others is left out: nothing changes, and most are.
+    reach = float(np.abs(_NODES).max()) * np.abs(move).max(axis=1, initial=0.0)
+    could_be_best = mean - reach <= (mean + reach).min()
+    mean, move = mean[could_be_best], move[could_be_best]
     after = np.zeros(move.shape[1])
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         after += weight * (mean[:, None] + move * node).min(axis=0)
