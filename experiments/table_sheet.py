@@ -435,12 +435,12 @@ def _percent(share: float | None) -> str:
     return "?" if share is None else f"{100 * share:.3f} %"
 
 
-def update_block(path: Path, text: str) -> None:
-    """Replaces what stands between the markers of a data sheet."""
+def update_block(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Replaces what stands between the markers of a data sheet, or between others of a page."""
     if not path.exists():
-        raise InputError(f"{path} is not there: write the data sheet, with a line {BEGIN} and a line {END}")
+        raise InputError(f"{path} is not there: write the data sheet, with a line {begin} and a line {end}")
     before = path.read_text()
-    if before.count(BEGIN) != 1 or before.count(END) != 1 or before.index(BEGIN) > before.index(END):
-        raise InputError(f"{path} needs one line {BEGIN} and, behind it, one line {END}")
-    head, rest = before.split(BEGIN)
-    path.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    if before.count(begin) != 1 or before.count(end) != 1 or before.index(begin) > before.index(end):
+        raise InputError(f"{path} needs one line {begin} and, behind it, one line {end}")
+    head, rest = before.split(begin)
+    path.write_text(f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}")
