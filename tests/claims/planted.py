@@ -32,7 +32,7 @@ NANO_SWEEPS = {
         "nano-beta2-0.99",
         *(f"nano-init-{scale}" for scale in ("0.25", "0.5", "2", "4")),
     ),
-    "small32": ("small32-small", "small32-low", "small32-seeds", "small32-large"),
+    "small32": ("small32-small", "small32-low", "small32-seeds", "small32-decay-seeds", "small32-large"),
     "small32-variants": ("small32-perturbed",),
 }
 

@@ -40,6 +40,7 @@ SWEEPS = (
     TableSweep("nano", "nano-seeds", "nano", NANO),
     TableSweep("nano-variants", "nano-perturbed", "nano-perturbed", NANO),
     TableSweep("nano", "nano-batch-256", "nano", NANO),
+    TableSweep("small32", "small32-decay-seeds", "small32", SMALL32),
     TableSweep("nano", "nano-diagonal-seeds", "nano", NANO),
     TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9", NANO),
     TableSweep("nano-variants", "nano-beta2-0.99", "nano-beta2-0.99", NANO),
