@@ -99,6 +99,24 @@ def test_cheap_questions_come_first_and_prices_decide():
     assert cheap.questions[0] == second
 
 
+@pytest.mark.parametrize(
+    ("known", "asked", "words"),
+    [
+        ((-10, -8, TOKENS // 8, 0), (-10, -6, TOKENS // 8, 0), "checking that WD x4 changes nothing yet (n = 0.02)"),
+        ((-9, -2, TOKENS, 0), (-7, -4, TOKENS, 0), "checking that WD /4 at LR x4 changes nothing (n = 5.2)"),
+        ((-9, -5, TOKENS // 8, 0), (-7, -7, TOKENS // 8, 0), "another LR"),  # n = .1: ELR is not expected to decide
+        ((-10, -6, TOKENS // 8, 0), (-10, -6, TOKENS // 8, 1), "the same with another seed"),
+    ],
+)
+def test_reasons_say_what_is_checked(known, asked, words):
+    answer, wanted = (Question(2.0**lr, 2.0**wd, tokens, seed) for lr, wd, tokens, seed in (known, asked))
+    answers = [Answer(answer, nano_like(answer.learning_rate, answer.weight_decay, answer.tokens))]
+    goal = replace(GOAL, seeds=(0, 1))
+    every = [Question(lr, wd, tokens, seed) for lr, wd in CELLS for tokens in goal.rungs for seed in goal.seeds]
+    suggestion = suggest(goal, answers, leave_out=[one for one in every if one != wanted])
+    assert suggestion.questions == (wanted,) and suggestion.reasons[0].startswith(words)
+
+
 def test_a_learning_rate_that_diverged_is_not_asked_again_at_that_length_or_above():
     diverged = Answer(Question(2.0**-8, 2.0**-4, TOKENS // 8), math.nan, "diverged")
     answers = [diverged, ask(nano_like, -10, -6, TOKENS // 8)]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from isotune.recipe import format_tokens
 from isotune.tune.belief import (
     INVARIANCE_ODDS,
     NEW,
@@ -34,6 +35,7 @@ NUM_REPEATED = 16  # cells that further seeds are considered for, those expected
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
 NUM_DRAWS = 256
+EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above which ELR does
 DIVERGED_EXCESS = 0.15  # a diverged run counts as this much worse than the worst of its budget
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -315,22 +317,45 @@ def _why(
 ) -> str:
     """The question's purpose in words."""
     share = f"{100 * price / goal.tokens:.3g} % of a full run"
-    known = [answer.question for answer in answers]
+    known = [answer.question for answer in answers if answer.status != "read"]
     if not known:
         return f"a first look, {share}"
-    for other in known:
-        factor = question.learning_rate / other.learning_rate
-        same_elr = math.isclose(factor * question.weight_decay, other.weight_decay)
-        if same_elr and not math.isclose(factor, 1.0) and other.tokens == question.tokens:
-            return f"LR x{factor:.3g} at WD /{factor:.3g} of a known run: does ELR alone decide? {share}"
-    if any(
-        math.isclose(other.learning_rate, question.learning_rate) and other.seed != question.seed for other in known
-    ):
-        return f"the same LR with another seed: was it luck? {share}"
-    if math.isclose(question.learning_rate, recommendation.learning_rate) and math.isclose(
-        question.weight_decay, recommendation.weight_decay
-    ):
-        return f"is the best so far really as good at {question.tokens} tokens? {share}"
+    if any(_has_settings(other, question) and other.seed != question.seed for other in known):
+        return f"the same with another seed: was it luck? {share}"
+    if question.seed != goal.seeds[0]:
+        return f"to compare it with others of this seed, {share}"
+    beside = [other for other in known if (other.tokens, other.seed) == (question.tokens, question.seed)]
+    check = next(filter(None, (_invariance_check(question, other, goal) for other in beside)), "")
+    if check:
+        return f"checking that {check}: {share}"
+    if _has_settings(question, recommendation):
+        return f"is the best so far as good at {format_tokens(question.tokens)} tokens? {share}"
     if math.isclose(question.learning_rate, recommendation.learning_rate):
         return f"another WD at the best LR so far, {share}"
     return f"another LR, {share}"
+
+
+def _has_settings(one: Question | Recommendation, other: Question | Recommendation) -> bool:
+    same_rate = math.isclose(one.learning_rate, other.learning_rate)
+    return same_rate and math.isclose(one.weight_decay, other.weight_decay)
+
+
+def _invariance_check(question: Question, other: Question, goal: Goal) -> str:
+    """What two runs say of the invariance, where they do: WD alone at n << 1, LR against WD at n >> 1."""
+    if goal.tokens_per_step is None:
+        return ""
+    lr, wd = question.learning_rate / other.learning_rate, question.weight_decay / other.weight_decay
+    n = question.learning_rate * question.weight_decay * question.tokens / goal.tokens_per_step
+    if math.isclose(lr, 1.0) and max(n, n / wd) < EARLY_MEMORY:
+        return f"{_times('WD', wd)} changes nothing yet (n = {n:.1g})"
+    if math.isclose(lr * wd, 1.0) and not math.isclose(lr, 1.0) and n > LATE_MEMORY:
+        return f"{_times('WD', wd)} at {_times('LR', lr)} changes nothing (n = {n:.2g})"
+    return ""
+
+
+def _times(name: str, factor: float) -> str:
+    """
+    >>> _times("WD", 4.0), _times("LR", 0.25)
+    ('WD x4', 'LR /4')
+    """
+    return f"{name} x{factor:.3g}" if factor >= 1 else f"{name} /{1 / factor:.3g}"
