@@ -78,7 +78,7 @@ def test_a_killed_tuning_ends_with_the_same_recommendation(recipe_file, tmp_path
     for trunk in trunks:
         longest = max(one.tokens for one in answers if one.learning_rate == trunk.learning_rate)
         assert trunk.curve.tokens[-1] <= longest - 20 * STEP, "a trunk ends where its longest decay begins"
-    assert len(trunks) == len({(one.learning_rate, one.weight_decay) for one in answers})
+    assert len(trunks) == len({(one.learning_rate, one.weight_decay, one.seed) for one in answers})
     assert continued.spent_tokens == straight.spent_tokens and 0 < continued.spent_before < continued.spent_tokens
 
 
