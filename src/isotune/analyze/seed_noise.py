@@ -27,7 +27,7 @@ from scipy.linalg import solve_triangular
 LR_LENGTHS = (0.25, 0.5, 0.8, 1.2, 2.0)  # octaves
 MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 OWN_SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
-GROWTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)  # octaves of noise per octave of LR
+GROWTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # octaves of noise per octave of LR
 USUAL = (0.5, 0.35, 0.01, 0.5)  # the likely shape where seeds say little; one deviation off: factors of 2, 2, 10; .5
 Shape = tuple[float, float, float, float]  # lr_length, memory_length, own, growth
 NEAR = 0.02  # of the best of its LR: where the loss is a quadratic in z
