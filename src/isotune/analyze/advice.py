@@ -105,7 +105,7 @@ def _choose(diagnoses: Sequence[Diagnosis], batch_size: int | None, family: str 
     with_optimum = [one for one in chosen if with_minimum(one.surfaces)]
     candidates = with_optimum or chosen
     plain = [one for one in candidates if not one.family.history]
-    return max(plain or candidates, key=lambda one: one.family.num_cells)
+    return max(plain or candidates, key=lambda one: (len(with_minimum(one.surfaces)), one.family.num_cells))
 
 
 def _refuse_other_size(family: Family, num_parameters: int | float | str | None) -> None:

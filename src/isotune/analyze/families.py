@@ -100,7 +100,7 @@ class Family:
 
 
 def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") -> tuple[Family, ...]:
-    """The families of these runs, those with most cells first."""
+    """The families of these runs, those with most curves first."""
     if not trajectories:
         raise InputError("there are no runs: nothing can be said")
     usable, warnings = _with_a_place(trajectories)
@@ -111,7 +111,7 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
         members.setdefault(_key(trajectory), []).append(trajectory)
     names = _names(list(members))
     families = [_family(names[key], key, runs, loss, warnings) for key, runs in members.items()]
-    return tuple(sorted(families, key=lambda family: (-family.num_cells, family.name)))
+    return tuple(sorted(families, key=lambda family: (-len(family.curves), -family.num_cells, family.name)))
 
 
 def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
