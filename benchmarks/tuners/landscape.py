@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -156,7 +156,7 @@ class Landscape:
         digest = hashlib.sha256(repr((self.table, self.family, self.budgets, self.branches)).encode())
         arrays = [self.log2_lr, self.log2_wd, self.losses, self.trunk_ends, self.decay_ends]
         arrays += [*self.by_seed.values(), self.memory]
-        arrays += [] if self.noise is None else [self.noise.deviations, self.noise.correlations]
+        arrays += [] if self.noise is None else list(astuple(self.noise))
         arrays += [curve.columns["val_loss"] for curve in self.curves]
         for array in arrays:
             digest.update(np.ascontiguousarray(array, dtype=float).tobytes())

@@ -31,23 +31,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from isotune.analyze.angle import ROUNDING, VALUES_AT_A_TIME, Angle, angle_draws, as_columns, index_angle, passing_point
+from isotune.analyze.angle import ROUNDING, VALUES_AT_A_TIME, Angle, as_columns, index_angle
 from isotune.analyze.curves import Curves, log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.errors import InputError
 from isotune.recipe.quantities import show
-
-__all__ = [
-    "Angle",
-    "Invariance",
-    "Share",
-    "Verdict",
-    "angle_draws",
-    "index_angle",
-    "invariance",
-    "invariance_of_curves",
-    "passing_point",
-]
 
 Verdict = Literal["LR", "ELR", "WD", "another", "neither", "undecided"]
 

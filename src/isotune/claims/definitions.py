@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
+from isotune.analyze.angle import angle_draws, index_angle
 from isotune.analyze.curves import ADAM_BETA2, NOISE_SOURCES, setting_at_rows, steps_at_rows, warmup_end
 from isotune.analyze.distances import (
     FLOOR_QUANTILE,
@@ -30,7 +31,7 @@ from isotune.analyze.distances import (
     overlap_share,
     relative_distances,
 )
-from isotune.analyze.invariance import Invariance, Share, angle_draws, index_angle, invariance
+from isotune.analyze.invariance import Invariance, Share, invariance
 from isotune.claims.rows import RowSet, RowsMissing, Run
 from isotune.claims.rules import Entry, Estimate
 from isotune.measure import windows

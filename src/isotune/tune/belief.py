@@ -36,7 +36,8 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import lapack
 
-# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano.
+# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano, but for
+# DRIFT_BEND, SEED_LEVEL, SCATTERS and the last of SEED_SCALES: tables/small32 was in view for those (docs/log.md).
 CURVATURE = 0.009  # per octave^2 of LR
 DRIFT, DRIFT_DEVIATION = -0.15, 0.2  # octaves of the best LR per octave of budget: nano has -.25, the paper about 0
 DRIFT_BEND = 0.08  # octaves of the best LR per octave^2 of budget
@@ -56,7 +57,7 @@ SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the constants above say, with odds.
 SCATTERS = {0.4: 1.0, 1.0: 2.0, 2.5: 1.0}
 MIN_WEIGHT = 0.01  # rivals below are dropped
-MAX_OBSERVATIONS = 100  # the lowest of each budget; the rest could not change an answer
+MAX_OBSERVATIONS = 100  # those with the least noise, which are the lowest of each budget; more take time and say little
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from isotune.analyze.angle import passing_point
 from isotune.analyze.distances import relative_distances
-from isotune.analyze.invariance import passing_point
 from isotune.claims.definitions import (
     GUESSED_NOISE,
     Window,
