@@ -1,6 +1,7 @@
 """Run by torchrun: measures on two ranks under DDP or FSDP2 and prints the first rank's reading."""
 
 import json
+import os
 import sys
 
 import torch
@@ -57,5 +58,6 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     result = {"ddp": ddp, "fsdp": fsdp}[sys.argv[1]](dist.get_rank())
     if dist.get_rank() == 0:
-        print("RESULT", json.dumps(result))
-    dist.destroy_process_group()
+        print("RESULT", json.dumps(result), flush=True)
+    dist.barrier()  # both have said what they had to say
+    os._exit(0)  # gloo's threads abort now and then while the interpreter takes itself down
