@@ -39,8 +39,8 @@ SWEEPS = (
     TableSweep("nano", "nano-large-seeds", "nano", NANO),
     TableSweep("nano", "nano-seeds", "nano", NANO),
     TableSweep("nano-variants", "nano-perturbed", "nano-perturbed", NANO),
-    TableSweep("nano", "nano-batch-256", "nano", NANO),
-    TableSweep("small32", "small32-decay-seeds", "small32", SMALL32),
+    TableSweep("nano", "nano-batch-256", "nano-batch-256", {**NANO, "noise_sequences": 32}),
+    TableSweep("nano-variants", "nano-late", "nano-late", NANO),
     TableSweep("nano", "nano-diagonal-seeds", "nano", NANO),
     TableSweep("nano-variants", "nano-beta2-0.9", "nano-beta2-0.9", NANO),
     TableSweep("nano-variants", "nano-beta2-0.99", "nano-beta2-0.99", NANO),
@@ -48,6 +48,7 @@ SWEEPS = (
     TableSweep("nano-variants", "nano-init-0.5", "nano-init-0.5", NANO),
     TableSweep("nano-variants", "nano-init-2", "nano-init-2", NANO),
     TableSweep("nano-variants", "nano-init-4", "nano-init-4", NANO),
+    TableSweep("small32", "small32-decay-seeds", "small32", SMALL32),
     TableSweep("small32", "small32-large", "small32", SMALL32),
     TableSweep("small32-variants", "small32-perturbed", "small32-perturbed", SMALL32),
 )
@@ -55,5 +56,5 @@ DESCRIPTIONS = {
     "nano": "AdamW on a 133K-parameter byte-level decoder: LR x WD at batch 4 and 64, seeds, switches; batch 256.",
     "small32": "AdamW on a 42K-parameter byte-level decoder, English, 243 tokens each: LR x WD at batch 4 and 64.",
     "small32-variants": "The small32 setting with its init moved by 1e-6.",
-    "nano-variants": "The nano setting with its init moved by 1e-6, with other beta2, and with scaled init.",
+    "nano-variants": "The nano setting: init moved by 1e-6, other beta2, scaled init; more LRs at late ELRs.",
 }
