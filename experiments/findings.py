@@ -2,9 +2,9 @@
 
     python experiments/findings.py        # half a minute; the sentences around the numbers are written by hand
 
-It asks what `isotune diagnose` and `isotune fit` ask, with the same defaults, but for two things. Runs that leave one
-checkpoint are one family. The predictors of decayed losses are compared with two rivals, "nothing" and "constant", in
-their ranks too, by a paired bootstrap over groups of equal ELR.
+It asks what `isotune diagnose` and `isotune fit` ask, with the same defaults, but for one thing: the predictors of
+decayed losses are compared with two rivals, "nothing" and "constant", in their ranks too, by a paired bootstrap over
+groups of equal ELR.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,6 @@ from isotune.errors import InputError
 from isotune.integrations.importers import open_source
 from isotune.recipe import format_tokens
 from isotune.report.words import PAPER_FLOOR_EXPONENT, PAPER_NOISE_EXPONENT
-from isotune.runs.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "findings.md"
@@ -42,9 +41,8 @@ ROLES = {
     "batch 4": "small batch",
     "batch 64": "large batch",
     "batch 64 after batch 4 until 1.05M": "Type 2",
-    "batch 64 after one run at batch 4 until 262K": "Type 1",
+    "batch 64 after LR 2^-10 and WD 0.125 and batch 4 until 262K": "Type 1",
 }
-CHECKPOINT = "batch 4 until 262K"  # how all histories of Type 1 end
 OPTIMA = {
     "optimal_learning_rate": "best LR",
     "optimal_weight_decay": "best WD",
@@ -88,23 +86,9 @@ def main() -> None:
 def find(table: str, source: Path) -> list[Finding]:
     """The families of a source: those of the paper first, then those with most cells."""
     place = {name: number for number, name in enumerate(ROLES)}
-    diagnoses = diagnose(joined(open_source(str(source)).trajectories), level=LEVEL)
+    diagnoses = diagnose(open_source(str(source)).trajectories, level=LEVEL)
     diagnoses_in_order = sorted(diagnoses, key=lambda one: place.get(one.family.name, len(place)))
     return [Finding(table, one, fit_laws(one, level=LEVEL)) for one in diagnoses_in_order]
-
-
-def joined(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Runs that leave the checkpoint of Type 1 as runs of one history.
-
-    A history says what changes at the switch: cells with the LR or the WD of the checkpoint would be families of their
-    own, and the grid that is left would have holes.
-    """
-    return [
-        Trajectory(run.columns, replace(run.info, history=f"one run at {CHECKPOINT}"))
-        if run.info.history.endswith(CHECKPOINT)
-        else run
-        for run in trajectories
-    ]
 
 
 def write_page(path: Path, findings: Sequence[Finding]) -> None:

@@ -3,8 +3,8 @@
     python experiments/seed_noise.py [TABLE ...]
 
 For each family of the tables that has cells with several seeds: the deviation of one run at each budget beyond what its
-seed adds to all cells (at the LR of the best cell, and how it grows with LR), over how many octaves of LR and over how
-much of log2(1 + n) runs of one seed share it, and the part that each has by itself (isotune/analyze/seed_noise.py).
+seed adds to all cells, over how many octaves of LR and over how much of log2(1 + n) runs of one seed share it, the part
+that each has by itself (isotune/analyze/seed_noise.py), and how much seeds scatter at each LR.
 Writes experiments/results/seed_noise.json.
 """
 
@@ -50,12 +50,24 @@ def described(landscape: Landscape) -> dict[str, object]:
         "relative_deviation_by_budget": {
             str(budget): float(f"{value:.3g}") for budget, value in zip(landscape.budgets, relative, strict=True)
         },
-        "log2_of_their_lr": noise.reference,
-        "octaves_of_noise_per_octave_of_lr": noise.growth,
         "shared_over_octaves_of_lr": noise.lr_length,
         "shared_over_log2_of_1_plus_n": noise.memory_length,
         "own_part_of_variance": noise.own,
+        "level": float(f"{noise.level / landscape.truths[:, -1].min():.3g}"),
+        "scatter_at_the_last_budget_by_log2_lr": scatter_by_lr(landscape),
     }
+
+
+def scatter_by_lr(landscape: Landscape) -> dict[str, float]:
+    """The relative deviation of a cell's seeds, levels included; root of the mean square over the cells of an LR."""
+    losses = np.array(list(landscape.by_seed.values()))[:, :, -1]
+    several = np.isfinite(losses).sum(axis=0) >= 2
+    found = {}
+    for lr in np.unique(landscape.log2_lr[several]):
+        cells = losses[:, several & (landscape.log2_lr == lr)]
+        squares = np.nanvar(np.log(cells), axis=0, ddof=1)
+        found[f"{lr:g}"] = float(f"{np.sqrt(squares.mean()):.3g}")
+    return found
 
 
 if __name__ == "__main__":

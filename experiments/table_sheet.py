@@ -20,12 +20,12 @@ import numpy as np
 from table_twins import seed_pairs, twin_pairs
 
 from isotune.analyze.distances import floor_of_pairs
-from isotune.analyze.families import Budget, Family, make_families
+from isotune.analyze.families import Budget, Family, make_families, place_of
 from isotune.analyze.surface import MARGIN, LossSurface, fit_surface
 from isotune.errors import InputError
 from isotune.recipe import Recipe, falling_tokens, format_number, format_tokens
 from isotune.runs import DecayRecord, Table
-from isotune.runs.words import describe_history, describe_setup
+from isotune.runs.words import describe_setup, run_info
 from isotune.sweep.plan import make_plan
 
 BEGIN, END = "<!-- sheet:begin -->", "<!-- sheet:end -->"
@@ -220,10 +220,10 @@ def _power(log2: float) -> float | None:
 def _losses(family: Family, table: Table, tokens: int) -> Losses:
     """The family's decays at a budget, by cell and seed."""
     losses: Losses = {}
+    places = {place_of(end.info) for budget in family.budgets for end in budget.ends}
     for decay in table.decays():
         recipe = table.recipe(decay.decay)
-        place = describe_setup(recipe.setup), describe_history(recipe), decay.batch_size, decay.tokens
-        is_here = place == (family.setup, family.history, family.batch_size, tokens)
+        is_here = decay.tokens == tokens and place_of(run_info(recipe, "finished", "")) in places
         if is_here and decay.final_val_loss is not None and not recipe.setup.init.perturbation:
             losses.setdefault((decay.learning_rate, decay.weight_decay), {})[decay.seed] = decay
     return losses

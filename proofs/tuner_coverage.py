@@ -36,7 +36,6 @@ from isotune.tune import Answer, Goal, Question, Space, suggest
 from isotune.tune.belief import (
     NOISE,
     SCATTERS,
-    SEED_GROWTH,
     SEED_NOISE,
     SEED_SCALES,
     SIZES,
@@ -111,9 +110,8 @@ def tuned(index: int) -> Tuned:
     rng = np.random.default_rng([2, index])
     make = on_prior if index % 2 == 0 else OFF_PRIOR[index // 2 % 2]
     truth = make(rng)
-    factor, growth = drawn(SCATTERS, rng), SEED_GROWTH
-    if make is not on_prior:
-        factor, growth = float(rng.choice([0.5, 1.0, 2.0])), float(rng.choice([0.0, SEED_GROWTH]))
+    factor = drawn(SCATTERS, rng) if make is on_prior else float(rng.choice([0.5, 1.0, 2.0]))
+    growth = 0.0 if make is on_prior else float(rng.choice([0.0, 0.5]))  # octaves of noise per octave of LR
     observed = truth + noise(rng, factor, growth, index % 3 == 0)
     losses = {
         Question(*cell, rung): math.exp(observed[row, column])

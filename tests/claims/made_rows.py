@@ -1,5 +1,6 @@
 """Sets of rows made by hand: runs with the curves and decayed losses that a test plants."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,9 @@ from isotune.runs.trajectory import RunInfo, Trajectory
 RULES = read_rules(Path(__file__).parents[2] / "experiments" / "claims.toml")
 BUDGETS = (172_032, 344_064, 688_128, 1_376_256, 2_752_512)
 END, WARMUP, DECAY = 2_686_976, 24_576, 131_072
+SMALL_LR, SMALL_WD = range(-12, -6), range(-8, 1)
+LARGE_LR, LARGE_WD = range(-11, -5), range(-4, 5)
+LAST = BUDGETS[-1:]
 TOKENS = np.append(np.arange(0, END, 12_288), END)
 
 
@@ -72,7 +76,7 @@ def make_run(
 
 
 def decayed_grid(loss, lrs, wds, *, seeds=(0,), budgets=BUDGETS, noise=1e-4, random_seed=0):
-    """Runs whose final loss is loss(lr, wd, budget) plus noise of cell and seed, equal over budgets."""
+    """Runs whose final loss is loss(lr, wd, budget) plus noise of each run and budget."""
     rng = np.random.default_rng(random_seed)
     return [
         make_run(lr, wd, seed=seed, final={b: loss(lr, wd, b) + noise * rng.standard_normal() for b in budgets})
@@ -80,6 +84,42 @@ def decayed_grid(loss, lrs, wds, *, seeds=(0,), budgets=BUDGETS, noise=1e-4, ran
         for wd in wds
         for seed in seeds
     ]
+
+
+def bowl(x0, y0, degrees=45.0, top=0.004, other=0.001, floor=1.5):
+    """loss(lr, wd, budget) with its minimum at (x0(b), y0(b)) octaves and its steepest direction at this angle."""
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+
+    def loss(lr, wd, budget):
+        x, y = lr - value(x0, budget), wd - value(y0, budget)
+        along, across = cosine * x + sine * y, -sine * x + cosine * y
+        return value(floor, budget) * (1 + top * along**2 + other * across**2)
+
+    return loss
+
+
+def value(given, budget):
+    return given(budget) if callable(given) else given
+
+
+def surface_tables(small, large=None, type2=None, noise=1e-4):
+    made = {
+        "nano-small": decayed_grid(small, SMALL_LR, SMALL_WD, noise=noise)
+        + decayed_grid(small, range(-11, -7), (-12, -10), noise=noise, random_seed=6)
+        + decayed_grid(small, range(-11, -8), range(-8, -5), seeds=(1, 2, 3, 4), noise=noise, random_seed=1)
+    }
+    if large is not None:
+        made["nano-large"] = (
+            decayed_grid(large, LARGE_LR, LARGE_WD, noise=noise, random_seed=2)
+            + decayed_grid(large, range(-10, -7), (-8, -6, -5), noise=noise, random_seed=7)
+            + decayed_grid(large, range(-10, -7), range(-4, -1), seeds=(1, 2), noise=noise, random_seed=3)
+        )
+    if type2 is not None:
+        past = (1_376_256, 1_720_320, 2_162_688, 2_752_512)
+        made["nano-type2"] = decayed_grid(
+            type2, range(-11, -6), range(-6, 1), budgets=past, noise=noise, random_seed=4
+        ) + decayed_grid(type2, (-10, -9), (-4, -3), seeds=(1, 2), budgets=past, noise=noise, random_seed=5)
+    return MadeTables(made)
 
 
 def verdict(claim, tables, draws=200):

@@ -28,6 +28,7 @@ NANO_SWEEPS = {
     ),
     "nano-variants": (
         "nano-perturbed",
+        "nano-late",
         "nano-beta2-0.9",
         "nano-beta2-0.99",
         *(f"nano-init-{scale}" for scale in ("0.25", "0.5", "2", "4")),

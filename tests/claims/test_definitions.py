@@ -202,19 +202,6 @@ def test_seed_noise_takes_cell_and_seed_means_out():
     assert found.freedom == 32
 
 
-def test_seed_residuals_have_the_variance_of_a_single_run():
-    rng = np.random.default_rng(4)
-    rows = grid_rows(range(-20, -8), range(-16, 0), seeds=range(3))
-    losses = 2.0 * rng.standard_normal((len(rows.runs), 2))
-    residuals = d.seed_residuals(rows, losses)
-    assert residuals.shape == (len(rows.runs), 2)
-    assert residuals.std() == pytest.approx(2.0, rel=0.05)
-    drawn = d.seed_draws(np.zeros((4, 2)), np.array([1, 1, 4, 4]), residuals, ENTRY)
-    assert drawn.shape == (300, 4, 2)
-    assert drawn[:, :2].std() == pytest.approx(2.0, rel=0.15)
-    assert drawn[:, 2:].std() == pytest.approx(1.0, rel=0.15)
-
-
 def test_seeds_of_a_cell_that_lacks_one_are_left_out():
     rows = grid_rows(range(-11, -9), range(-8, -6), seeds=range(3))
     fewer = made_rows(rows.runs[1:])

@@ -28,7 +28,18 @@ def judged(claim, tables):
     return judge_claim(replace(entry, numbers=numbers), tables)
 
 
-def planted(loss, *, sweeps=(SMALL,), noise=None, gradient=None, twins=False, final_loss=None, loss_noise=LOSS_NOISE):
+def planted(
+    loss,
+    *,
+    sweeps=(SMALL,),
+    noise=None,
+    gradient=None,
+    twins=False,
+    final_loss=None,
+    loss_noise=LOSS_NOISE,
+    variants=(),
+    leave_out=lambda recipe: False,
+):
     """Tables with these sweeps; `loss`, `noise` and `gradient` are functions of (lr, wd, steps, recipe)."""
 
     def columns(recipe, tokens):
@@ -56,8 +67,8 @@ def planted(loss, *, sweeps=(SMALL,), noise=None, gradient=None, twins=False, fi
         return loss_here + 0.001 * float(chance(recipe, 1, recipe.tokens)[0])
 
     tables = {"nano": PlantedTable(sweeps, columns, final if final_loss else None)}
-    if twins:
-        tables["nano-variants"] = PlantedTable(("nano-perturbed",), columns)
+    if twins or variants:
+        tables["nano-variants"] = PlantedTable((*(["nano-perturbed"] * twins), *variants), columns, leave_out=leave_out)
     return PlantedTables(tables)
 
 
@@ -70,6 +81,11 @@ def shifting(lr, wd, steps, recipe):
 def by_both(lr, wd, steps, recipe):
     """No invariance to LR or ELR at any time."""
     return 2 + 0.06 * (math.log2(lr) + 9) - 0.05 * (math.log2(wd) + 3) + steps**-0.3
+
+
+def by_both_a_little(lr, wd, steps, recipe):
+    """ELR matters more than LR, but LR as much as twins differ."""
+    return by_elr(lr, wd, steps, recipe) + 0.0035 * math.log2(lr)
 
 
 def by_elr(lr, wd, steps, recipe):
@@ -144,6 +160,53 @@ def test_the_replication_has_its_say_only_where_it_contradicts(shifting_tables):
     alike = judged("C04", PlantedTables(nano | {"small32": second(shifting)}))
     assert alike.verdict.verdict == "holds"
     assert alike.replications[0].verdict.verdict == "undecided"  # no twins there: it cannot confirm
+
+
+def beyond_the_grid(lr, wd, steps, recipe):
+    """Forgets LR, but for that of 2^-12 and 2^-6, whose curves lie elsewhere."""
+    return shifting(lr, wd, steps, recipe) + 0.4 * (math.log2(lr) == -12) - 0.2 * (math.log2(lr) == -6)
+
+
+def test_more_lrs_at_late_elrs_are_judged_with_the_others():
+    """share_gap by hand: of n LRs, each group's pairs of the LRs inside overlap, those with LRs beyond do not."""
+    alone = judged("C04", planted(beyond_the_grid, twins=True)).judgements[0]
+    both = judged("C04", planted(beyond_the_grid, twins=True, variants=["nano-late"])).judgements[0]
+    assert (alone.measured.num_cells, both.measured.num_cells) == (15, 25)
+    assert (alone.verdict.verdict, both.verdict.verdict) == ("holds", "undecided")
+    # Five groups: 5 + 4 + 3 + 2 + 1 cells, then 2 more in each, which are alike with none.
+    inside, everywhere = 10 + 6 + 3 + 1, 21 + 15 + 10 + 6 + 3
+    first, second = (each.measured.statistics["share_gap"].value for each in (alone, both))
+    assert second == pytest.approx(first * inside / everywhere, abs=0.05)
+    assert both.measured.shown["small_late alone: share_gap"].value == pytest.approx(first)
+    assert both.measured.shown["runs of late_wide that diverged"] == 0
+
+
+def test_a_part_of_the_added_lrs_does_not_decide_and_the_sweep_is_named():
+    """Nor do they belong to other claims on the same ELRs."""
+
+    def not_yet(recipe):
+        return recipe.setup.init.perturbation == 0 and recipe.learning_rate == 2.0**-6
+
+    some = planted(by_both_a_little, twins=True, variants=["nano-late"], leave_out=not_yet)
+    none = planted(by_both_a_little, twins=True)
+    first, second = (judged("C04", tables) for tables in (some, none))
+    assert first.judgements[0].measured.num_cells == 15
+    assert first.judgements == second.judgements
+    assert first.verdict.verdict == "undecided" and "(sweep nano-late)" in first.verdict.why
+    everything = planted(by_both_a_little, twins=True, variants=["nano-late"])
+    assert "nano-late" not in judged("C04", everything).verdict.why
+    for claim in ("C01", "C03", "C05"):
+        assert judged(claim, everything).judgements == judged(claim, none).judgements
+
+
+def test_added_lrs_that_diverge_are_left_out_and_counted(monkeypatch):
+    tables = planted(shifting, twins=True, variants=["nano-late"])
+    records = tables._open("nano-variants").runs()
+    for record in records:
+        record.status = "diverged" if record.learning_rate == 2.0**-6 else "finished"
+    monkeypatch.setattr(tables._open("nano-variants"), "runs", lambda: records)
+    (found,) = judged("C04", tables).judgements
+    assert found.measured.num_cells == 20 and found.measured.shown["runs of late_wide that diverged"] == 5
 
 
 # C02: splitting
@@ -433,6 +496,7 @@ def test_the_switch_raises_the_noise_scale_by_what_is_planted(factor, verdict):
 
 @pytest.mark.parametrize(("small_degrees", "verdict"), [(45, "holds"), (0, "fails")])
 @pytest.mark.parametrize("claim", ["C17", "C18"])
+@pytest.mark.usefixtures("independent_noise")
 def test_the_planned_sweeps_decide_what_matters_after_the_decay(claim, small_degrees, verdict):
     """ELR at the small batch and with the scheduler, LR at the large one; or LR everywhere."""
 
@@ -446,6 +510,26 @@ def test_the_planned_sweeps_decide_what_matters_after_the_decay(claim, small_deg
     nano = PlantedTable(NANO_SWEEPS["nano"], lambda recipe, tokens: {}, final)
     found = judged(claim, PlantedTables({"nano": nano}))
     assert found.verdict.verdict == verdict, found.verdict
+
+
+# C31, B_a, B_e on the cells of the planned sweeps
+
+
+def scaled_and_shifted(lr, wd, steps, recipe):
+    """An init scaled by s undoes LR times s and WD by s; another beta2 is another ELR, with exponent .3."""
+    scale, beta2 = recipe.setup.init.scale, recipe.setup.optimizer.beta2
+    return shifting(lr / scale, wd * scale * ((1 - beta2) / 0.05) ** 0.3, steps, recipe)
+
+
+def test_the_planned_sweeps_decide_about_other_beta2_and_scaled_inits():
+    sweeps = (SMALL, "nano-diagonal-seeds")
+    tables = planted(scaled_and_shifted, sweeps=sweeps, variants=NANO_SWEEPS["nano-variants"], loss_noise=0.001)
+    for claim, num_cells in (("C31", 6), ("B_a", 4), ("B_e", 15 + 2 * 6)):
+        planned = [each for each in judged(claim, tables).judgements if each.part != "init_normalised"]
+        assert [each.verdict.verdict for each in planned] == ["holds"] * len(planned)
+        assert all(each.measured.num_cells == num_cells for each in planned)
+    shown = judged("B_e", tables).judgements[0].measured.shown
+    assert [shown[f"c at beta2 {beta2}"].value for beta2 in (0.9, 0.99)] == pytest.approx([0.3, 0.3], abs=0.05)
 
 
 @pytest.mark.parametrize("claim", [f"C{number:02}" for number in range(1, 17)])

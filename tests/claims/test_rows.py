@@ -42,6 +42,24 @@ def test_sets_of_one_folder_do_not_mix(tables):
     assert len(found) == len(set(found)) == len(tables._open("nano").runs())
 
 
+def test_sets_of_the_variants_do_not_mix(tables):
+    """Of the variants, only large-batch twins and the other LRs of scaled inits belong to no table of the rules."""
+    names = ("nano-late", "nano-perturbed", "nano-beta2-0.9", "nano-beta2-0.99", "nano-init-<s>")
+    found = {name: [run.record.run for run in tables._runs_of(name)] for name in names}
+    assert {name: len(runs) for name, runs in found.items()} == dict(zip(names, (10, 19, 6, 6, 4), strict=True))
+    together = [run for runs in found.values() for run in runs]
+    assert len(together) == len(set(together)) == len(tables._open("nano-variants").runs()) - 6 - 4 * 2
+
+
+def test_more_lrs_at_late_elrs_stay_out_of_the_grid_that_they_extend(tables):
+    wide, late = tables.rows("late_wide"), tables.rows("small_late")
+    assert {run.log2_lr for run in wide.runs} == {-12, -6}
+    assert {run.log2_elr for run in wide.runs} == {run.log2_elr for run in late.runs} == set(range(-11, -6))
+    assert all(list(run.decays) == [2_752_512] for run in wide.runs)
+    without = PlantedTables({"nano-variants": tables._open("nano-variants")})
+    assert not without.rows("small_all").runs and len(without.rows("late_wide").runs) == 10
+
+
 def test_a_square_root_run_stands_where_it_was_before_the_switch(tables):
     for run in tables.rows("square_root").runs:
         assert run.record.learning_rate == 4 * 2.0**run.log2_lr

@@ -5,62 +5,37 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_rows import BUDGETS, RULES, MadeTables, decayed_grid, make_run, statistics, verdict
+from made_rows import (
+    BUDGETS,
+    LAST,
+    RULES,
+    SMALL_LR,
+    SMALL_WD,
+    MadeTables,
+    bowl,
+    make_run,
+    statistics,
+    surface_tables,
+    verdict,
+)
 
 from isotune.analyze.laws import fit_power_law
 from isotune.analyze.surface import fit_surface
 from isotune.analyze.truth import smooth_surface
 from isotune.claims import Rows
-from isotune.claims.grids import grid_losses, seed_interval
+from isotune.claims.grids import grid_losses
 from isotune.claims.judges.surfaces import explained_by, mean_interval
 from isotune.claims.optima import fit_paraboloids, fit_surfaces
 from isotune.claims.tuning_lines import Regrets, lines_through
 
-SMALL_LR, SMALL_WD = range(-12, -6), range(-8, 1)
-LARGE_LR, LARGE_WD = range(-11, -5), range(-4, 5)
-LAST = BUDGETS[-1:]
 D0 = 1_376_256
 
-
-def bowl(x0, y0, degrees=45.0, top=0.004, other=0.001, floor=1.5):
-    """loss(lr, wd, budget) with its minimum at (x0(b), y0(b)) octaves and its steepest direction at this angle."""
-    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-
-    def loss(lr, wd, budget):
-        x, y = lr - value(x0, budget), wd - value(y0, budget)
-        along, across = cosine * x + sine * y, -sine * x + cosine * y
-        return value(floor, budget) * (1 + top * along**2 + other * across**2)
-
-    return loss
-
-
-def value(given, budget):
-    return given(budget) if callable(given) else given
+pytestmark = pytest.mark.usefixtures("independent_noise")
 
 
 def law(at, exponent):
     """An optimum that is `at` octaves at D0 tokens and moves as tokens^exponent."""
     return lambda budget: at + exponent * math.log2(budget / D0)
-
-
-def tables(small, large=None, type2=None, noise=1e-4):
-    made = {
-        "nano-small": decayed_grid(small, SMALL_LR, SMALL_WD, noise=noise)
-        + decayed_grid(small, range(-11, -7), (-12, -10), noise=noise, random_seed=6)
-        + decayed_grid(small, range(-11, -8), range(-8, -5), seeds=(1, 2, 3, 4), noise=noise, random_seed=1)
-    }
-    if large is not None:
-        made["nano-large"] = (
-            decayed_grid(large, LARGE_LR, LARGE_WD, noise=noise, random_seed=2)
-            + decayed_grid(large, range(-10, -7), (-8, -6, -5), noise=noise, random_seed=7)
-            + decayed_grid(large, range(-10, -7), range(-4, -1), seeds=(1, 2), noise=noise, random_seed=3)
-        )
-    if type2 is not None:
-        past = (1_376_256, 1_720_320, 2_162_688, 2_752_512)
-        made["nano-type2"] = decayed_grid(
-            type2, range(-11, -6), range(-6, 1), budgets=past, noise=noise, random_seed=4
-        ) + decayed_grid(type2, (-10, -9), (-4, -3), seeds=(1, 2), budgets=past, noise=noise, random_seed=5)
-    return MadeTables(made)
 
 
 # Definitions
@@ -91,7 +66,7 @@ def test_a_paraboloid_without_a_minimum_has_none_in_the_draws():
 
 
 def test_a_law_of_optima_is_the_weighted_power_law_of_the_analysis():
-    rows = Rows(tables(bowl(law(-9.2, -0.1), law(-4, -0.4)), noise=3e-3))
+    rows = Rows(surface_tables(bowl(law(-9.2, -0.1), law(-4, -0.4)), noise=3e-3))
     found = fit_surfaces(grid_losses(rows, "small_decays", BUDGETS), RULES.claims["C20"])
     for factor in ("learning_rate", "weight_decay", "effective_learning_rate"):
         ours = found.law(factor, 3)
@@ -102,38 +77,6 @@ def test_a_law_of_optima_is_the_weighted_power_law_of_the_analysis():
         theirs = fit_power_law(ours.budgets, optima, standard_errors=errors)
         assert ours.exponent == pytest.approx(theirs.exponent, rel=1e-6)
         assert 2.0 ** ours.at(1e6)[0] == pytest.approx(theirs.value_at(1e6), rel=1e-6)
-
-
-@pytest.mark.parametrize("has_diverged", [False, True])
-def test_seed_means_are_taken_out_of_a_grid_of_unequal_seeds(has_diverged):
-    true = bowl(-9, -5)
-    shift = {0: 0.02, 1: -0.01, 2: 0.0, 3: -0.03, 4: 0.02}
-    runs = [
-        make_run(lr, wd, seed=seed, final={b: true(lr, wd, b) + shift[seed] for b in BUDGETS})
-        for lr in SMALL_LR
-        for wd in SMALL_WD
-        for seed in (range(5) if -11 <= lr <= -9 and wd <= -6 else [0])
-    ]
-    if has_diverged:
-        runs[-1].decays[LAST[0]].final_val_loss = None
-    found = grid_losses(Rows(MadeTables({"nano-small": runs})), "small_decays", BUDGETS)
-    truth = np.array([true(x, y, 0) for x, y in zip(found.log2_lr, found.log2_wd, strict=True)])
-    levels = found.loss - truth[:, None]
-    assert np.isnan(levels).sum() == has_diverged
-    assert np.nanmax(levels) - np.nanmin(levels) < 1e-3  # one level, whichever seeds a cell has
-    assert found.num_seeds.sum() == 54 + 9 * 4
-    assert found.residuals == pytest.approx(0.0, abs=1e-12)
-
-
-def test_the_schedulers_noise_is_its_own_or_else_the_large_batchs():
-    plain = bowl(-9, -4)
-    made = tables(plain, plain, plain).made
-    own = grid_losses(Rows(MadeTables(made)), "type2_common", LAST)
-    without = made | {"nano-type2": [run for run in made["nano-type2"] if run.seed == 0]}
-    others = grid_losses(Rows(MadeTables(without)), "type2_common", LAST)
-    large = grid_losses(Rows(MadeTables(made)), "large_decays", LAST)
-    assert len(own.residuals) == 4 * 3 and own.num_seeds.max() == 3
-    assert others.residuals == pytest.approx(large.residuals) and others.num_seeds.max() == 1
 
 
 def test_explained_share_against_brute_force():
@@ -163,7 +106,7 @@ def test_the_truth_is_nearer_to_the_planted_surface_than_the_losses_are():
 
 def test_regret_of_lines_against_brute_force():
     true = bowl(-9, -4, 45, 0.004, 0.0)
-    rows = Rows(tables(true, noise=1e-3))
+    rows = Rows(surface_tables(true, noise=1e-3))
     entry = replace(RULES.claims["C27"], numbers=RULES.claims["C27"].numbers | {"bootstrap_draws": 50})
     regrets = Regrets(grid_losses(rows, "small_decays", LAST), entry)
     lines = lines_through(regrets.grid.log2_wd, (-6, -2))
@@ -178,7 +121,7 @@ def test_regret_of_lines_against_brute_force():
     # What the truth is smoothed from must not choose.
     drawn = regrets.grid.drawn(entry)[:, :, -1]
     smooth = smooth_surface(
-        regrets.grid.log2_lr, regrets.grid.log2_wd, regrets.grid.loss[:, -1], regrets.grid.errors[:, -1]
+        regrets.grid.log2_lr, regrets.grid.log2_wd, regrets.grid.loss[:, -1], regrets.grid.covariance(-1)
     )
     assert smooth.truth(drawn) == pytest.approx(regrets.truth)
     assert abs(np.corrcoef((drawn - drawn.mean(0)).ravel(), (regrets.chosen_on - drawn.mean(0)).ravel())[0, 1]) < 0.2
@@ -194,14 +137,6 @@ def test_mean_interval_is_at_least_students_and_adds_the_errors_of_windows():
     assert wider.high - wider.value == pytest.approx(math.hypot(reach, 1.959963985 * 0.01 / 2))
 
 
-def test_a_tenth_of_failed_draws_is_the_most():
-    drawn = np.arange(100.0)
-    drawn[:10] = np.nan
-    assert seed_interval(50.0, drawn, 0.9).low == pytest.approx(np.quantile(drawn[10:], 0.05))
-    drawn[10] = np.nan
-    assert math.isnan(seed_interval(50.0, drawn, 0.9).value)
-
-
 # Claims
 
 
@@ -214,23 +149,23 @@ def along_lr(lr, wd, budget):
 
 
 def test_c17_holds_where_elr_lr_and_elr_explain_the_losses():
-    found = verdict("C17", tables(along_elr, along_lr, along_elr))
+    found = verdict("C17", surface_tables(along_elr, along_lr, along_elr))
     assert found.verdict.verdict == "holds", found.verdict.why
     assert statistics(found)["small_gap"].value > 0.5 > -0.5 > statistics(found)["large_gap"].value
 
 
 def test_c17_fails_where_lr_explains_the_small_batch():
-    assert verdict("C17", tables(along_lr, along_lr, along_elr)).verdict.verdict == "fails"
+    assert verdict("C17", surface_tables(along_lr, along_lr, along_elr)).verdict.verdict == "fails"
 
 
 def test_c17_is_undecided_without_the_scheduler():
-    found = verdict("C17", tables(along_elr, along_lr)).verdict
+    found = verdict("C17", surface_tables(along_elr, along_lr)).verdict
     assert found.verdict == "undecided" and "type2_common" in found.why and "nano-switch" in found.why
 
 
 @pytest.mark.parametrize(("small", "expected"), [(45, "holds"), (0, "fails"), (30, "undecided")])
 def test_c18_by_the_planted_direction(small, expected):
-    found = verdict("C18", tables(bowl(-9, -5, small), bowl(-9, -2, 0, other=0.0005)))
+    found = verdict("C18", surface_tables(bowl(-9, -5, small), bowl(-9, -2, 0, other=0.0005)))
     assert found.verdict.verdict == expected, found.verdict.why
     assert statistics(found)["small_angle"].value == pytest.approx(small, abs=1)
     assert statistics(found)["large_angle"].value == pytest.approx(0, abs=1)
@@ -239,14 +174,14 @@ def test_c18_by_the_planted_direction(small, expected):
 
 @pytest.mark.parametrize(("exponent", "expected"), [(0.0, "holds"), (-0.3, "fails"), (0.3, "fails")])
 def test_c19_by_the_planted_exponent(exponent, expected):
-    found = verdict("C19", tables(bowl(law(-9.2, exponent), -4), bowl(law(-8.7, exponent), -1)))
+    found = verdict("C19", surface_tables(bowl(law(-9.2, exponent), -4), bowl(law(-8.7, exponent), -1)))
     assert found.verdict.verdict == expected, found.verdict.why
     for part in (0, 1):
         assert statistics(found, part)["lr_exponent"].value == pytest.approx(exponent, abs=0.03)
 
 
 def test_c19_is_undecided_where_the_minimum_leaves_the_grid():
-    found = verdict("C19", tables(bowl(-9.2, -14), bowl(-8.7, -1)))
+    found = verdict("C19", surface_tables(bowl(-9.2, -14), bowl(-8.7, -1)))
     assert found.verdict.verdict == "undecided"
     assert "0 of 5 budgets of nano-small have their minimum inside the grid" in found.judgements[0].verdict.why
     assert found.judgements[1].verdict.verdict == "holds"
@@ -254,7 +189,7 @@ def test_c19_is_undecided_where_the_minimum_leaves_the_grid():
 
 @pytest.mark.parametrize(("exponent", "expected"), [(-0.5, "holds"), (0.3, "fails"), (0.0, "undecided")])
 def test_c20_by_the_planted_exponent(exponent, expected):
-    found = verdict("C20", tables(bowl(-9, law(-4, exponent)), bowl(-9, law(-1, exponent))))
+    found = verdict("C20", surface_tables(bowl(-9, law(-4, exponent)), bowl(-9, law(-1, exponent))))
     assert found.verdict.verdict == expected, found.verdict.why
     assert statistics(found)["elr_exponent"].value == pytest.approx(exponent, abs=0.05)
 
@@ -267,14 +202,14 @@ def loss_law(lowest, amplitude):
 def test_c21_by_who_is_ahead(ahead, expected):
     small = bowl(-9, -4, floor=loss_law(1.2, 0.8))
     large = bowl(-9, -1, floor=lambda b: loss_law(1.2, 0.8)(b) * (1 + ahead) + 0.005 * (b == BUDGETS[0]))
-    found = verdict("C21", tables(small, large))
+    found = verdict("C21", surface_tables(small, large))
     assert found.verdict.verdict == expected, found.verdict.why
     assert statistics(found)["smallest_gap"].value == pytest.approx(ahead, abs=0.002)
 
 
 def test_c21_takes_the_posterior_mean_where_the_minimum_is_censored():
     small, large = bowl(-9, -14, floor=loss_law(1.2, 0.8)), bowl(-9, -1, floor=loss_law(1.3, 0.8))
-    shown = verdict("C21", tables(small, large)).judgements[0].measured.shown
+    shown = verdict("C21", surface_tables(small, large)).judgements[0].measured.shown
     (best, how), corner = shown["best loss at batch 4"][str(BUDGETS[-1])], small(-10, -12, BUDGETS[-1])
     assert how == "posterior mean" and best == pytest.approx(corner, abs=0.002)
 
@@ -284,7 +219,7 @@ def test_c21_takes_the_posterior_mean_where_the_minimum_is_censored():
 )
 def test_c22_by_the_best_losses(large, type2, expected):
     by_budget = bowl(-9, -1, floor=lambda b: large + 0.2 * (b < LAST[0]))  # the lead at the last budget is the smaller
-    found = verdict("C22", tables(bowl(-9, -4, floor=1.5), by_budget, bowl(-9, -3, floor=type2)))
+    found = verdict("C22", surface_tables(bowl(-9, -4, floor=1.5), by_budget, bowl(-9, -3, floor=type2)))
     assert found.verdict.verdict == expected, found.verdict.why
     assert statistics(found)["lead_large"].value == pytest.approx(large / type2 - 1, abs=0.003)
     assert statistics(found)["lead_small"].value == pytest.approx(1.5 / type2 - 1, abs=0.003)
@@ -292,14 +227,14 @@ def test_c22_by_the_best_losses(large, type2, expected):
 
 @pytest.mark.parametrize(("shift", "expected"), [(-0.5, "holds"), (1.0, "fails")])
 def test_c23_by_the_planted_shift(shift, expected):
-    found = verdict("C23", tables(bowl(-9, -4), bowl(-9 + shift, -1)))
+    found = verdict("C23", surface_tables(bowl(-9, -4), bowl(-9 + shift, -1)))
     assert found.verdict.verdict == expected, found.verdict.why
     assert statistics(found)["lr_shift"].value == pytest.approx(shift, abs=0.05)
     assert bool(found.judgements[0].measured.notes) == (shift > 0)
 
 
 def test_c23_is_undecided_where_a_minimum_is_censored():
-    found = verdict("C23", tables(bowl(-9, -14), bowl(-9.5, -1)))
+    found = verdict("C23", surface_tables(bowl(-9, -14), bowl(-9.5, -1)))
     assert found.verdict.verdict == "undecided" and "small batch is censored in weight decay" in found.verdict.why
 
 
@@ -347,7 +282,7 @@ def tilted(lr, wd, budget):
 
 
 def test_c27_holds_in_a_valley_of_constant_elr():
-    found = verdict("C27", tables(tilted, bowl(-9, 0, 45, 0.004, 0.0), noise=1e-5))
+    found = verdict("C27", surface_tables(tilted, bowl(-9, 0, 45, 0.004, 0.0), noise=1e-5))
     assert found.verdict.verdict == "holds", found.verdict.why
     assert statistics(found)["wd_advantage"].value == pytest.approx(0.0006 * (2.25 - 1.25), rel=0.3)
     elr = np.mean([0.003 * (each + 13) ** 2 for each in range(-16, -9)])
@@ -355,11 +290,11 @@ def test_c27_holds_in_a_valley_of_constant_elr():
 
 
 def test_c27_fails_where_a_fixed_wd_is_far_off():
-    assert verdict("C27", tables(bowl(-9, -5, 90, 0.01, 0.0), bowl(-9, 0))).verdict.verdict == "fails"
+    assert verdict("C27", surface_tables(bowl(-9, -5, 90, 0.01, 0.0), bowl(-9, 0))).verdict.verdict == "fails"
 
 
 def three_laws(type2_wd, type2_exponent):
-    return tables(
+    return surface_tables(
         bowl(law(-9.5, 0.0), law(-5, -0.3), 20),
         bowl(law(-8.5, 0.0), law(-1, -0.3), 20),
         bowl(law(-9.0, 0.0), law(type2_wd, type2_exponent), 20),
@@ -375,7 +310,7 @@ def test_c30_holds_between_two_laws_with_another_exponent():
 
 @pytest.mark.parametrize(("wd", "exponent"), [(-5.0, 1.0), (-3.0, -0.3)])
 def test_c30_fails_outside_the_laws_or_with_the_same_exponent(wd, exponent):
-    low = tables(bowl(-9.5, -2.0, 20), bowl(-8.5, -1.0, 20), bowl(-9.0, law(wd, 1.0), 20), noise=2e-5)
+    low = surface_tables(bowl(-9.5, -2.0, 20), bowl(-8.5, -1.0, 20), bowl(-9.0, law(wd, 1.0), 20), noise=2e-5)
     made = low if exponent == 1.0 else three_laws(wd, exponent)
     found = verdict("C30", made)
     assert found.verdict.verdict == "fails"

@@ -6,13 +6,15 @@ import math
 import findings
 import numpy as np
 import pytest
-from findings import Finding, blocks, joined, markers, tau_gain, write_page
+from findings import Finding, blocks, markers, tau_gain, write_page
 from made_sweeps import LR_EXPONENT, WD_EXPONENT, drifting_optimum, planted_decays, run, with_info
 from synthetic import grid, sweep
 
 from isotune.analyze import diagnose, fit_laws
 from isotune.analyze.decay import Decay, TrunkReading
+from isotune.analyze.families import make_families
 from isotune.errors import InputError
+from isotune.integrations.importers import open_source
 
 
 def findings_of(runs):
@@ -149,12 +151,9 @@ def test_gains_of_ranks_are_those_of_counted_pairs(monkeypatch):
     assert tau_gain(decays, predicted, rival) == pytest.approx(tuple(np.quantile(gains, [0.05, 0.95])))
 
 
-def test_runs_that_leave_one_checkpoint_are_one_family():
-    histories = ["LR 2^-10 and batch 4 until 262K", "batch 4 until 262K", "batch 4 until 1.05M", ""]
-    runs = [with_info(run(2.0**-9, 0.5), history=history) for history in histories]
-    one, other, later, none = (each.info.history for each in joined(runs))
-    assert one == other and f"batch 64 after {one}" in findings.ROLES
-    assert (later, none) == ("batch 4 until 1.05M", "")
+def test_the_roles_are_families_of_the_committed_table():
+    families = make_families(open_source(str(findings.ROOT / "tables" / "nano")).trajectories)
+    assert {family.name for family in families} >= findings.ROLES.keys()
 
 
 def test_the_page_gets_its_blocks_and_keeps_its_sentences(drifting, texts, tmp_path):

@@ -3,7 +3,8 @@
 Of each cell and seed a family has the longest curve up to where LR begins to fall, so that ten decays off one trunk
 are one curve. What the decays ended with are the family's budgets; without decays, what the runs themselves ended
 with. Runs whose LR falls nearly all the way (cosine) are a family of their own: their curves are compared as a whole,
-at one length. Where seeds are unknown, curves that begin with the same values are one run.
+at one length. Where seeds are unknown, curves that begin with the same values are one run. Runs that leave one
+checkpoint with a grid of LR and WD are one family, whichever of its settings they keep (checkpoints.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from isotune.analyze.checkpoints import compared_histories
 from isotune.analyze.curves import log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.errors import InputError
@@ -77,7 +79,7 @@ class Family:
 
     name: str
     setup: str
-    history: str
+    history: str  # what its runs come from; that of a run may name less of a checkpoint
     batch_size: int | Unknown
     sequence_length: int | Unknown
     shape: Shape
@@ -107,10 +109,12 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
     if not usable:
         raise InputError("no run can be placed by its LR and WD: " + "; ".join(warnings))
     members: dict[_Key, list[Trajectory]] = {}
-    for trajectory in _with_equal_settings(usable):
-        members.setdefault(_key(trajectory), []).append(trajectory)
+    runs = _with_equal_settings(usable)
+    for run, histories in zip(runs, compared_histories(runs), strict=True):
+        for history in histories:
+            members.setdefault(_key(run, history), []).append(run)
     names = _names(list(members))
-    families = [_family(names[key], key, runs, loss, warnings) for key, runs in members.items()]
+    families = [_family(names[key], key, together, loss, warnings) for key, together in members.items()]
     return tuple(sorted(families, key=lambda family: (-len(family.curves), -family.num_cells, family.name)))
 
 
@@ -165,6 +169,13 @@ def cell_of(info: RunInfo) -> tuple[object, ...]:
     return info.learning_rate, info.weight_decay, info.weight_decay_convention
 
 
+def place_of(info: RunInfo) -> tuple[object, ...]:
+    """What tells a run from those of other cells and families, settings up to how they were written."""
+    settings = (info.learning_rate, info.weight_decay)
+    cell = (value if isinstance(value, str) or value <= 0 else round(math.log2(value), 2) for value in settings)
+    return info.setup, info.history, info.batch_size, info.sequence_length, *cell
+
+
 def lineage_of(run: Trajectory, loss: str) -> tuple[object, ...]:
     """What a trunk, its decays and its perturbed twins have in common: cell and seed; unknown seeds go by the curve."""
     if run.info.seed != "unknown":
@@ -186,9 +197,8 @@ class _Key:
     shape: Shape
 
 
-def _key(trajectory: Trajectory) -> _Key:
-    info = trajectory.info
-    return _Key(info.setup, info.history, info.batch_size, info.sequence_length, _shape(trajectory))
+def _key(run: Trajectory, history: str) -> _Key:
+    return _Key(run.info.setup, history, run.info.batch_size, run.info.sequence_length, _shape(run))
 
 
 def _shape(trajectory: Trajectory) -> Shape:

@@ -5,21 +5,23 @@ so is what the seed does to them: along WD at n << 1 the noise is the same to a 
 apart it is another. Noise that is independent from cell to cell would be wrong twice: many WDs at one LR would seem to
 average it out, and cells with more seeds would seem to lie off their neighbours.
 
-    covariance of cells a, b at budgets j, k = deviation_j * deviation_k * correlation_jk * g_a * g_b *
-        ((1 - own) * exp(-((u_a - u_b) / lr_length)^2 / 2 - ((z_aj - z_bk) / memory_length)^2 / 2) + own * [a = b])
+    covariance of cells a, b at budgets j, k = deviation_j * deviation_k * correlation_jk * (own_a * [a = b] +
+        sqrt((1 - own_a) * (1 - own_b)) * exp(-((u_a - u_b) / lr_length)^2 / 2 - ((z_aj - z_bk) / memory_length)^2 / 2))
 
-with u = log2 LR, z = log2(1 + n), and g = 2^(growth * (u - reference)): a higher LR has more noise.
+with u = log2 LR and z = log2(1 + n). The part of its variance that a run has by itself is chaos: what the smallest
+change does to it. It grows with LR: own / (1 - own) is a power of LR.
 
 Fitted by restricted maximum likelihood to cells with several seeds, where the loss of each cell and the level of each
-seed are free: this tells how large the noise is and how it changes with LR. How far along n it is shared is told by
-how rough the losses of the first seed are along WD, given that size; what is free there is a quadratic in z at each LR.
+seed are free. How rough the losses of one seed are along WD would tell more of how far noise is shared there, but the
+losses have a shape of their own, and that part was taken for noise.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -27,10 +29,9 @@ from scipy.linalg import solve_triangular
 LR_LENGTHS = (0.25, 0.5, 0.8, 1.2, 2.0)  # octaves
 MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 OWN_SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
-GROWTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # octaves of noise per octave of LR
-USUAL = (0.5, 0.35, 0.01, 0.5)  # the likely shape where seeds say little; one deviation off: factors of 2, 2, 10; .5
+GROWTHS = (0.0, 1.0, 2.0, 3.0)  # octaves of a run's own deviation per octave of LR
+USUAL = (0.8, 0.6, 0.01, 1.0)  # the likely shape where seeds say little; one deviation off: factors of 2, 2 and 10; 1
 Shape = tuple[float, float, float, float]  # lr_length, memory_length, own, growth
-NEAR = 0.02  # of the best of its LR: where the loss is a quadratic in z
 MIN_FREEDOM = 4  # contrasts between seeds and cells: fewer say nothing
 
 
@@ -42,19 +43,23 @@ class SeedNoise:
     correlations: np.ndarray  # between budgets
     lr_length: float = 1.0
     memory_length: float = 1.0
-    own: float = 1.0  # part of the variance that a run has by itself
-    growth: float = 0.0  # octaves of noise per octave of LR
-    reference: float = 0.0  # log2 LR of the deviations
-    last: float = math.inf  # highest log2 LR that has seeds: noise is not extrapolated to higher ones
+    own: float = 1.0  # part of the variance that a run has by itself, at LR 2^reference
+    growth: float = 0.0
+    reference: float = 0.0
     level: float = 0.0  # deviation of what a seed adds to all cells alike
 
     def nearness(self, u: np.ndarray, z: np.ndarray, other_z: np.ndarray | None = None) -> np.ndarray:
         """[cells x cells] covariances over the squared deviation, without the correlations of budgets."""
         other_z = z if other_z is None else other_z
         far = ((u[:, None] - u) / self.lr_length) ** 2 + ((z[:, None] - other_z) / self.memory_length) ** 2
-        shared = (1 - self.own) * np.exp(-far / 2) + self.own * np.eye(len(u))
-        grown = 2.0 ** (self.growth * (np.minimum(u, self.last) - self.reference))
-        return np.asarray(grown[:, None] * grown * shared)
+        own = self._own(u)
+        return np.asarray(np.sqrt((1 - own)[:, None] * (1 - own)) * np.exp(-far / 2) + np.diag(own))
+
+    def _own(self, u: np.ndarray) -> np.ndarray:
+        if self.own == 1:
+            return np.ones(len(u))
+        odds = self.own / (1 - self.own) * 4.0 ** (self.growth * (u - self.reference))
+        return np.asarray(odds / (1 + odds))
 
     def root(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         """A root of the covariance of all cells and budgets, in the order (budget, cell); z is cells x budgets."""
@@ -95,13 +100,11 @@ def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> S
     if any(_freedom_of_seeds(losses[:, :, budget]) < MIN_FREEDOM for budget in range(losses.shape[2])):
         return None
     reference = float(u[int(np.nanargmin(losses[0, :, -1]))])
-    data = [_Both.of(u - reference, z[:, budget], losses[:, :, budget]) for budget in range(losses.shape[2])]
+    data = [_Contrasts.of(u - reference, z[:, budget], losses[:, :, budget]) for budget in range(losses.shape[2])]
     shape = _most_likely(lambda *shape: sum(one.likelihood(*shape) for one in data) + _log_prior(*shape))
-    deviations = np.array([one.across_seeds.deviation(*shape) for one in data])
-    several = (np.isfinite(losses).sum(axis=0) >= 2).any(axis=1)
-    return SeedNoise(
-        deviations, _correlations(losses), *shape, reference, float(u[several].max()), level=_level(losses)
-    )
+    deviations = np.array([one.deviation(*shape) for one in data])
+    noise = SeedNoise(deviations, _correlations(losses), *shape, reference=reference)
+    return replace(noise, level=_level(noise, u, z[:, -1], losses[:, :, -1]))
 
 
 def _freedom_of_seeds(losses: np.ndarray) -> int:
@@ -111,42 +114,14 @@ def _freedom_of_seeds(losses: np.ndarray) -> int:
 
 
 def _most_likely(likelihood: Callable[..., float]) -> Shape:
-    """The best shape: one value after the other is chosen, until none changes."""
-    choices = (LR_LENGTHS, MEMORY_LENGTHS, OWN_SHARES, GROWTHS)
-    found: Shape = USUAL
-    before: Shape | None = None
-    while found != before:
-        before = found
-        for place, values in enumerate(choices):
-            tried = [(*found[:place], value, *found[place + 1 :]) for value in values]
-            found = max(tried, key=lambda shape: likelihood(*shape))  # type: ignore[assignment]
-    return found
+    """The best shape of all: they trade off, so that one value after the other would end beside it."""
+    return max(itertools.product(LR_LENGTHS, MEMORY_LENGTHS, OWN_SHARES, GROWTHS), key=lambda shape: likelihood(*shape))
 
 
 def _log_prior(lr_length: float, memory_length: float, own: float, growth: float) -> float:
     """Seeds at one WD do not tell how far along n noise is shared, and those at one LR not how far along LR."""
     off = np.log2([lr_length / USUAL[0], memory_length / USUAL[1], (own / USUAL[2]) ** math.log10(2)])
-    return float(-(off @ off) / 2 - ((growth - USUAL[3]) / 0.5) ** 2 / 2)
-
-
-@dataclass(frozen=True)
-class _Both:
-    """What seeds say, and what the first one's roughness along WD does."""
-
-    across_seeds: _Contrasts
-    along_decay: _Contrasts | None
-
-    @staticmethod
-    def of(u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> _Both:
-        several = np.isfinite(losses) & (np.isfinite(losses).sum(axis=0) >= 2)
-        bowls = _bowls(u, z, losses[0])
-        near = np.abs(bowls).sum(axis=1) > 0
-        rough = _Contrasts.of(u, z, losses[:1], near[None], bowls) if near.any() else None
-        return _Both(_Contrasts.of(u, z, losses, several, np.eye(len(u))), rough)
-
-    def likelihood(self, *shape: float) -> float:
-        likelihood, variance = self.across_seeds.profile(*shape)
-        return likelihood + (0.0 if self.along_decay is None else self.along_decay.likelihood(variance, *shape))
+    return float(-(off @ off) / 2 - (growth - USUAL[3]) ** 2 / 2)
 
 
 @dataclass(frozen=True)
@@ -160,10 +135,10 @@ class _Contrasts:
     free: np.ndarray  # [values x effects]
 
     @staticmethod
-    def of(u: np.ndarray, z: np.ndarray, losses: np.ndarray, chosen: np.ndarray, effects: np.ndarray) -> _Contrasts:
-        """Of the losses of seeds x cells that are chosen; effects of cells, and a level of each seed, are free."""
-        seed, cell = np.nonzero(chosen)
-        free = np.hstack([effects[cell], seed[:, None] == np.unique(seed)[1:]]).astype(float)
+    def of(u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> _Contrasts:
+        """Of losses of seeds x cells where there are several seeds; each cell's loss and seed's level are free."""
+        seed, cell = np.nonzero(np.isfinite(losses) & (np.isfinite(losses).sum(axis=0) >= 2))
+        free = np.hstack([np.eye(len(u))[cell], seed[:, None] == np.unique(seed)[1:]]).astype(float)
         vectors, sizes, _ = np.linalg.svd(free, full_matrices=False)
         return _Contrasts(u[cell], z[cell], seed, losses[seed, cell], vectors[:, sizes > 1e-9 * sizes[0]])
 
@@ -171,47 +146,38 @@ class _Contrasts:
     def freedom(self) -> int:
         return len(self.values) - self.free.shape[1]
 
-    def profile(self, *shape: float) -> tuple[float, float]:
-        """(restricted log likelihood, variance) at the most likely variance."""
-        squares, logs = self._squares(*shape)
-        variance = max(1e-16, squares / self.freedom)
-        return -self.freedom * math.log(variance) / 2 - logs, variance
-
     def deviation(self, *shape: float) -> float:
-        return math.sqrt(self.profile(*shape)[1])
+        """The one at which seeds are expected to scatter as much as they do, each cell and seed alike. The most likely
+        one would follow the many small differences along WD, and how well their shape is met."""
+        nearness = self._nearness(*shape)
+        expected = np.trace(nearness) - np.sum((self.free.T @ nearness) * self.free.T)
+        scatter = self.values @ self.values - np.sum((self.free.T @ self.values) ** 2)
+        return math.sqrt(max(1e-16, scatter / expected))
 
-    def likelihood(self, variance: float, *shape: float) -> float:
-        """Restricted, logarithm, at this variance."""
-        squares, logs = self._squares(*shape)
-        return -squares / variance / 2 - self.freedom * math.log(variance) / 2 - logs
-
-    def _squares(self, *shape: float) -> tuple[float, float]:
-        """(the sum of squares that noise must explain, logarithm of the determinants' root)"""
-        covariance = SeedNoise(np.ones(1), np.ones((1, 1)), *shape).nearness(self.u, self.z)
-        covariance = covariance * (self.seed[:, None] == self.seed)
+    def likelihood(self, *shape: float) -> float:
+        """Restricted, logarithm, at that deviation."""
+        covariance = self._nearness(*shape)
         root = np.linalg.cholesky(covariance + 1e-9 * np.diag(np.diag(covariance)))
         free, values = (solve_triangular(root, right, lower=True) for right in (self.free, self.values))
         inner = np.linalg.cholesky(free.T @ free)
         explained = solve_triangular(inner, free.T @ values, lower=True)
+        squares = float(values @ values - explained @ explained)
         logs = float(np.log(np.diag(root)).sum() + np.log(np.diag(inner)).sum())
-        return float(values @ values - explained @ explained), logs
+        deviation = self.deviation(*shape)
+        return -squares / deviation**2 / 2 - self.freedom * math.log(deviation) - logs
+
+    def _nearness(self, *shape: float) -> np.ndarray:
+        nearness = SeedNoise(np.ones(1), np.ones((1, 1)), *shape).nearness(self.u, self.z)
+        return np.asarray(nearness * (self.seed[:, None] == self.seed))
 
 
-def _bowls(u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """[cells x effects] a quadratic in z at each LR, where the loss is near the best of this LR; zeros elsewhere."""
-    columns = [np.zeros(len(u))]
-    for rate in np.unique(u):
-        here = (u == rate) & np.isfinite(losses)
-        near = here & (losses <= np.min(losses, where=here, initial=np.inf) * (1 + NEAR))
-        if near.sum() > 3:
-            columns += [np.where(near, z**power, 0.0) for power in range(3)]
-    return np.column_stack(columns)
-
-
-def _level(losses: np.ndarray) -> float:
-    """Of seeds, over the cells that all of them have at the last budget."""
-    last = losses[:, np.isfinite(losses[:, :, -1]).all(axis=0), -1]
-    return float(last.mean(axis=1).std(ddof=1)) if last.shape[1] else 0.0
+def _level(noise: SeedNoise, u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> float:
+    """How much seeds' means at the last budget, over the cells that all seeds have, vary beyond their noise."""
+    everywhere = np.isfinite(losses).all(axis=0)
+    if not everywhere.any():
+        return 0.0
+    of_noise = noise.deviations[-1] ** 2 * noise.nearness(u[everywhere], z[everywhere]).mean()
+    return math.sqrt(max(0.0, float(losses[:, everywhere].mean(axis=1).var(ddof=1)) - of_noise))
 
 
 def _correlations(losses: np.ndarray) -> np.ndarray:

@@ -29,14 +29,13 @@ from isotune.analyze.curves import Curves, common_curves, log2_settings
 from isotune.analyze.distances import same_up_to
 from isotune.analyze.families import seed_levels
 from isotune.analyze.run_noise import RunNoise, run_noise
+from isotune.analyze.shift_errors import Zero, ZeroErrors, contrasts, zero_errors
 from isotune.runs.trajectory import Trajectory
 
 MIN_SHIFT_TRIANGLES = 6
 EXTREME_PART = 1 / 6  # of the points: where n is smallest and largest
 SHIFT_REACH = 2.0  # octaves around the shift that are fitted
-NUM_NOISE_DRAWS = 300
 LARGE_OFFSETS = 1.0  # variance of what stays with a run over that of the noise along it: above, a warning
-_CHUNK_VALUES = 1 << 14  # draws at a time that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def find_shift(
     if curves.values.shape[1] < 6:
         return _no_shift(level, angles, (), f"{curves.values.shape[1]} points are too few to see a shift: it takes 6")
     log_t = np.log2(curves.tokens)
-    c = _contrasts(curves.values, triangles)
+    c = contrasts(curves.values, triangles)
     crossings = _crossings(x, y, curves, triangles, c, log_t)
     shared = _share_runs(triangles)
     log_n = np.log2(curves.memory_times)[triangles[:, 1:]].mean(axis=1)
@@ -186,14 +185,6 @@ def _triangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
                 if third is not None:
                     rows.append((far, equal, third))
     return np.array(rows, dtype=int).reshape(-1, 3)
-
-
-def _contrasts(values: np.ndarray, triangles: np.ndarray) -> np.ndarray:
-    """c of each triangle at each point, for values [... x runs x points]."""
-    far, equal, third = (values[..., column, :] for column in triangles.T)
-    at_equal_lr, at_equal_elr = (equal - third) ** 2, (equal - far) ** 2
-    size = at_equal_lr + at_equal_elr
-    return (at_equal_lr - at_equal_elr) / np.where(size > 0, size, 1.0)
 
 
 def _crossings(
@@ -276,15 +267,9 @@ def _fit_shift(
         return _no_shift(
             level, angles, crossings, "the change is not bracketed: c does not rise through 0 in the window"
         )
-    (memory_errors, _), (setting_errors, offsets) = _standard_errors((by_memory, by_setting), c, triangles, noise)
-    # As if one run decided: its variance is known from its own points.
-    quantile = float(special.stdtrit(noise.num_free, (1 + level) / 2))
-
-    def around(value: float, error: float) -> tuple[float, float, float]:
-        return float(value), float(value - quantile * error), float(value + quantile * error)
-
-    n = PowerShift(*(2.0**value for value in around(by_memory.zero[0], memory_errors[0])))
-    lr, wd = (PowerShift(*around(by_setting.zero[k], setting_errors[k])) for k in (1, 2))
+    of_memory, of_setting = zero_errors((by_memory, by_setting), c, triangles, noise)
+    n = PowerShift(*(2.0**value for value in _around(by_memory, of_memory, 0, level)))
+    lr, wd = (PowerShift(*_around(by_setting, of_setting, k, level)) for k in (1, 2))
     seen = np.array([crossing.memory_times for crossing in crossings if crossing.censored == "no"])
     quartiles = np.quantile(seen, [0.25, 0.75]) if len(seen) else (math.nan, math.nan)
     reasons = (
@@ -293,7 +278,7 @@ def _fit_shift(
     )
     num_outside = len(crossings) - len(seen)
     warnings = []
-    if offsets > LARGE_OFFSETS:
+    if of_setting.offsets > LARGE_OFFSETS:
         warnings.append(
             "triples scatter more than the noise along the runs explains: seeds differ, or t* is no power law"
         )
@@ -303,6 +288,12 @@ def _fit_shift(
     return Shift("shift", n, (low, high), lr, wd, level, crossings, angles, reasons, tuple(warnings))
 
 
+def _around(found: Zero, errors: ZeroErrors, k: int, level: float) -> tuple[float, float, float]:
+    """A coefficient and its interval."""
+    value, reach = found.zero[k], special.stdtrit(errors.freedom[k], (1 + level) / 2) * errors.errors[k]
+    return float(value), float(value - reach), float(value + reach)
+
+
 def _first_guess(c: np.ndarray, log_n: np.ndarray, weights: np.ndarray) -> float:
     """log2 n below which c sums to least, all triangles together."""
     order = np.argsort(log_n, axis=None)
@@ -310,18 +301,9 @@ def _first_guess(c: np.ndarray, log_n: np.ndarray, weights: np.ndarray) -> float
     return float(log_n.ravel()[order[int(np.argmin(sums))]])
 
 
-@dataclass(frozen=True)
-class _Zero:
-    """Where c passes 0, as a linear function of the settings, and what is linear in c around it."""
-
-    zero: np.ndarray  # [k]: constant, slopes
-    influence: np.ndarray  # how much each c moves them, [k x triangles * points]
-    leftover: np.ndarray  # from c to the triangles' mean residuals, [triangles x triangles * points]
-
-
 def _zero_of_plane(
     c: np.ndarray, clock: np.ndarray, settings: np.ndarray, weights: np.ndarray, first: np.ndarray
-) -> _Zero | None:
+) -> Zero | None:
     """The clock at which c passes 0: least squares near the zero, until it stays where it is; None if it gets lost."""
     rows = np.column_stack([np.ones(len(c)), settings])  # [triangles x k]
     num_rows = rows.shape[1]
@@ -356,39 +338,4 @@ def _zero_of_plane(
     sums = near.sum(axis=1)
     share = near / np.where(sums > 0, sums, 1.0)[:, None]
     means = np.einsum("pq,pt->pqt", np.eye(len(c)), share).reshape(len(c), -1)
-    return _Zero(zero, influence, means - np.einsum("pt,ptk->pk", share, design) @ inverse @ spread)
-
-
-def _standard_errors(
-    zeros: tuple[_Zero, _Zero], c: np.ndarray, triangles: np.ndarray, noise: RunNoise
-) -> list[tuple[np.ndarray, float]]:
-    """Standard errors of each zero's coefficients, and the offsets of runs in units of their noise (variances).
-
-    Runs are drawn with their noise, and with offsets as large on top. Offsets count as much as the triangles' scatter
-    exceeds that of noise alone, over what such offsets add to it.
-    """
-    maps = np.concatenate([rows for one in zeros for rows in (one.influence, one.leftover)]).T
-    rng = np.random.default_rng(0)
-    step = max(1, _CHUNK_VALUES // len(maps))
-    with_noise, by_offsets = [], []
-    for begin in range(0, NUM_NOISE_DRAWS, step):
-        values = noise.draw(min(step, NUM_NOISE_DRAWS - begin), rng)
-        offsets = np.sqrt(noise.variances) * rng.standard_normal(values.shape[:2])
-        first = _contrasts(values, triangles).reshape(len(values), -1) @ maps
-        second = _contrasts(values + offsets[..., None], triangles).reshape(len(values), -1) @ maps
-        with_noise.append(first)
-        by_offsets.append(second - first)
-    drawn, added = np.concatenate(with_noise), np.concatenate(by_offsets)
-    measured = c.ravel() @ maps
-    found = []
-    begin = 0
-    for one in zeros:
-        middle = begin + len(one.influence)
-        end = middle + len(one.leftover)
-        expected, more = (float(part[:, middle:end].var(axis=0, ddof=1).sum()) for part in (drawn, added))
-        scatter = float((measured[middle:end] ** 2).sum())
-        size = max(0.0, scatter - expected) / more if more > 0 else 0.0
-        variances = drawn[:, begin:middle].var(axis=0, ddof=1) + size * added[:, begin:middle].var(axis=0, ddof=1)
-        found.append((np.sqrt(variances), size))
-        begin = end
-    return found
+    return Zero(zero, influence, means - np.einsum("pt,ptk->pk", share, design) @ inverse @ spread)

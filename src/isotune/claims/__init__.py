@@ -31,7 +31,7 @@ How to write a judge. It measures; the rule in claims.toml decides. It never rea
 - Raise RowsMissing("which rows, which sweep") where nothing can be measured: the claim is then undecided.
 - Diverged runs are already left out of a RowSet (`num_diverged` counts them); a diverged decay has a NaN loss.
 - Draws are vectorised: `cell_weights(rows, entry)` is [draws x runs], `interval(value, drawn, entry.level)` makes the
-  Estimate; `seed_residuals` and `seed_draws` are the seed bootstrap.
+  Estimate; `grids.GridLosses.drawn` is the seed bootstrap.
 """
 
 from isotune.claims.judging import ClaimVerdict, Judgement, chosen_claims, judge_claim, judges

@@ -5,7 +5,7 @@ mean over a window  window_means                floor                twin_floor
 overlap_share       overlap                     group_ratio          group_ratio
 cell_noise          twin_noise, seed_noise      strength, shares,    tests_and_shares (analyze.invariance)
 cell_bootstrap      cell_weights, interval      p_wd, p_lr
-seed_bootstrap      seed_residuals, seed_draws  paired_windows       paired_error
+seed_bootstrap      grids.GridLosses.drawn      paired_windows       paired_error
 angle               angle                       explained            explained
 slope_across_elr    slope_across_elr
 """
@@ -396,23 +396,6 @@ def partial_slopes(weights: np.ndarray, x: np.ndarray, others: np.ndarray, value
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = (weights * x_left * value_left).sum(axis=1) / square
     return np.where(square > 1e-9 * float((x - x.mean()) @ (x - x.mean()) + 1e-300), slope, np.nan)
-
-
-def seed_residuals(rows: RowSet, losses: np.ndarray) -> np.ndarray:
-    """Residual vectors [cells * seeds x budgets] of losses [runs x budgets], ready to be drawn (seed_bootstrap)."""
-    grid, _, _ = by_cell_and_seed(rows, losses)
-    cells, seeds = grid.shape[:2]
-    if min(cells, seeds) < 2:
-        raise RowsMissing(f"{rows.name} has {cells} cells with {seeds} seeds: residuals need two of each")
-    scale = math.sqrt(cells * seeds / ((cells - 1) * (seeds - 1)))
-    return _twice_centred(grid).reshape(cells * seeds, -1) * scale
-
-
-def seed_draws(losses: np.ndarray, num_seeds: np.ndarray, residuals: np.ndarray, entry: Entry) -> np.ndarray:
-    """Losses [cells x budgets] with the residual of a random cell and seed added to each, [draws x cells x budgets]."""
-    rng = np.random.default_rng(entry.random_seed)
-    chosen = rng.integers(len(residuals), size=(entry.draws, len(losses)))
-    return losses + residuals[chosen] / np.sqrt(num_seeds)[:, None]
 
 
 def paired_error(first: DecayRecord, second: DecayRecord) -> float:

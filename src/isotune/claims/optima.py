@@ -119,7 +119,7 @@ class Surfaces:
         if optimum is not None and not optimum.surface.is_censored:
             return BestLoss(optimum.surface.minimum_loss, optimum.drawn.lowest, "surface")
         grid, index = self.grid, self.grid.budgets.index(budget)
-        smooth = smooth_surface(grid.log2_lr, grid.log2_wd, grid.loss[:, index], grid.errors[:, index])
+        smooth = smooth_surface(grid.log2_lr, grid.log2_wd, grid.loss[:, index], grid.covariance(index))
         measured = float(smooth.truth(grid.loss[:, index]).min())
         return BestLoss(measured, smooth.truth(self.drawn[:, :, index]).min(axis=1), "posterior mean")
 

@@ -2,7 +2,7 @@
 
 Some tables of claims.toml share a folder. `nano-small`, `nano-large`, `nano-type1`, `nano-type2` and
 `nano-square-root` are told apart by batch size and switch, `nano-perturbed`, `nano-beta2-...` and `nano-init-...` by
-their setup. Diverged runs are left out and counted.
+their setup; of the variants, `nano-late` has the usual one. Diverged runs are left out and counted.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SWEEPS = {
     "nano-type2": "nano-switch",
     "nano-square-root": "nano-switch",
     "nano-batch-256": "nano-batch-256",
+    "nano-late": "nano-late",
     "nano-perturbed": "nano-perturbed",
     "nano-beta2-0.9": "nano-beta2-0.9",
     "nano-beta2-0.99": "nano-beta2-0.99",
@@ -167,6 +168,10 @@ class Tables:
         if key not in self._sets:
             self._sets[key] = self._selected(name, table)
         return self._sets[key]
+
+    def finished(self, table: str) -> list[Run]:
+        """All finished runs of a table of claims.toml."""
+        return [run for run in self._all_runs(table) if run.record.status == "finished"]
 
     def describe(self) -> dict[str, str]:
         """The folders that were read, and how complete they are."""
@@ -339,7 +344,7 @@ def _folder_of(table: str) -> str:
         return "small32"
     if table.startswith("small32-"):
         return "small32-variants"
-    is_variant = table.startswith(("nano-perturbed", "nano-beta2", "nano-init", "nano-normalised"))
+    is_variant = table.startswith(("nano-late", "nano-perturbed", "nano-beta2", "nano-init", "nano-normalised"))
     return "nano-variants" if is_variant else "nano"
 
 
@@ -347,7 +352,7 @@ def _is_of(table: str, record: RunRecord, recipe: Recipe) -> bool:
     """Whether the run belongs to this table of claims.toml; `nano-ramp` and normalised models are planned nowhere."""
     switch = _switch_kind(recipe)
     usual = record.beta2 == USUAL_BETA2 and record.init_scale == 1 and record.init_perturbation == 0
-    if table in ("nano-small", "small32"):
+    if table in ("nano-small", "nano-late", "small32"):  # nano-late in a folder of its own
         return usual and switch == "none" and record.batch_size == SMALL_BATCH
     if table in ("nano-large", "small32-large"):
         return usual and switch == "none" and record.batch_size == LARGE_BATCH

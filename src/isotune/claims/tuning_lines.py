@@ -29,8 +29,7 @@ class Regrets:
 
     def __init__(self, grid: GridLosses, entry: Entry, stream: int = 0) -> None:
         self.grid, self.seed = grid, entry.random_seed + stream
-        measured, errors = grid.loss[:, -1], grid.errors[:, -1]
-        smooth = smooth_surface(grid.log2_lr, grid.log2_wd, measured, errors)
+        smooth = smooth_surface(grid.log2_lr, grid.log2_wd, grid.loss[:, -1], grid.covariance(-1))
         self.truth = smooth.truth(grid.drawn(entry, stream)[:, :, -1])
         self.chosen_on = grid.drawn(entry, stream + 100)[:, :, -1]
 

@@ -36,28 +36,26 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import lapack
 
-# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano, but for
-# DRIFT_BEND, SEED_LEVEL, SCATTERS and the last of SEED_SCALES: tables/small32 was in view for those (docs/log.md).
+# Constants of the prior. They describe relative losses (log L) per octave and were set on tables/nano.
 CURVATURE = 0.009  # per octave^2 of LR
 DRIFT, DRIFT_DEVIATION = -0.15, 0.2  # octaves of the best LR per octave of budget: nano has -.25, the paper about 0
-DRIFT_BEND = 0.08  # octaves of the best LR per octave^2 of budget
+DRIFT_BEND = 0.05  # octaves of the best LR per octave^2 of budget
 DEPARTURE, PLAIN_DEPARTURE = 0.004, 0.01
 GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.0015  # of a loss, by itself
-SEED_NOISE = 0.0035  # shared by runs of one seed that are near each other in log2 LR, z and d
-SEED_SCALES = (0.5, 0.35, 2.0)
-SEED_LEVEL = 0.006  # shared by all runs of one seed
-SEED_GROWTH = 1.0  # octaves of this noise per octave of u, from where u is 0
+SEED_NOISE = 0.0045  # shared by runs of one seed that are near each other in log2 LR, z and d
+SEED_SCALES = (0.5, 0.6, 2.0)
+SEED_LEVEL = 0.002  # shared by all runs of one seed
 SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
 # deeper bowl. Each size is a rival with these odds, and evidence decides.
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
-# How much more seeds scatter than the constants above say, with odds.
-SCATTERS = {0.4: 1.0, 1.0: 2.0, 2.5: 1.0}
+# How much more seeds scatter than the constants above say, with odds: nano's large batch does so by a factor of 4.6.
+SCATTERS = {0.4: 1.0, 1.0: 2.0, 3.0: 1.0}
 MIN_WEIGHT = 0.01  # rivals below are dropped
-MAX_OBSERVATIONS = 100  # those with the least noise, which are the lowest of each budget; more take time and say little
+MAX_OBSERVATIONS = 64  # those with the least noise, which are the lowest of each budget; more take time and say little
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
@@ -81,23 +79,23 @@ class Kernel:
         """The points as this kernel sees them, computed once."""
         coordinates = self.coordinates(points)
         across = coordinates[:, :2] / self.scales[:2]
-        noise = SEED_NOISE * 2.0 ** (SEED_GROWTH * np.clip(coordinates[:, 0], -4, 4))
-        return Placed(self.terms(coordinates), across, points[:, 3], _seed_places(points), noise, points[:, 4])
+        return Placed(self.terms(coordinates), across, points[:, 3], points[:, 4])
 
     def expected(self, placed: Placed, size: float) -> np.ndarray:
         """The log losses before anything is observed."""
         return np.asarray(placed.terms @ (self.mean * size**self.powers))
 
-    def parts(self, first: Placed, second: Placed) -> Parts:
-        """What the covariance of two sets of points is made of, at any size."""
+    def parts(self, first: Placed, second: Placed, seeds: np.ndarray | float) -> Parts:
+        """What the covariance of two sets of points is made of, at any size; `seeds` is that of what seeds do, which is
+        the same for all kernels."""
         nearness = np.exp(_square_distances(first.across, second.across) / -2)
         departures = nearness * self._along(first.budget, second.budget)
-        return Parts(self, first.terms, second.terms, departures, _seed_covariance(first, second))
+        return Parts(self, first.terms, second.terms, departures, seeds)
 
     def variance(self, placed: Placed, size: float, scatter: float) -> np.ndarray:
         """The diagonal of the covariance of these points."""
         levels = np.where(placed.seed == NEW, 0.0, SEED_LEVEL**2)
-        of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + placed.seed_noise**2)
+        of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + SEED_NOISE**2)
         trend = ((placed.terms * self._deviation(size)) ** 2).sum(axis=1)
         departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
         return np.asarray(trend + size**2 * departures + scatter**2 * of_seeds)
@@ -137,13 +135,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class Placed:
-    """Points under a kernel: the trend's terms, scaled coordinates, budgets, and where a seed sees them."""
+    """Points under a kernel: the trend's terms, scaled coordinates, budgets and seeds."""
 
     terms: np.ndarray
     across: np.ndarray
     budget: np.ndarray
-    seed_places: np.ndarray
-    seed_noise: np.ndarray
     seed: np.ndarray
 
     def some(self, chosen: slice) -> Placed:
@@ -253,7 +249,8 @@ class Belief:
         """The log losses at these points."""
         kernels = {rival.kernel.name: rival.kernel for rival in self.rivals}
         placed = {name: kernel.place(points) for name, kernel in kernels.items()}
-        seen = {name: kernel.parts(self._placed[name], placed[name]) for name, kernel in kernels.items()}
+        seeds = seed_covariance(self.observations.points, points)
+        seen = {name: kernel.parts(self._placed[name], placed[name], seeds) for name, kernel in kernels.items()}
         means, explained = [], []
         for rival, solved in zip(self.rivals, self._solved, strict=True):
             name = rival.kernel.name
@@ -262,7 +259,7 @@ class Belief:
                 known = _solve(solved.root, seen[name].covariance(rival.size, rival.scatter))
             means.append(rival.kernel.expected(placed[name], rival.size) + known.T @ solved.residual)
             explained.append(known)
-        return Posterior(self.rivals, placed, np.array(means), tuple(explained))
+        return Posterior(self.rivals, points, placed, np.array(means), tuple(explained))
 
 
 @dataclass(frozen=True)
@@ -270,6 +267,7 @@ class Posterior:
     """The log losses at some points: each rival's, and of all together."""
 
     rivals: tuple[Rival, ...]
+    points: Points = field(repr=False)
     _placed: dict[str, Placed] = field(repr=False)
     _means: np.ndarray = field(repr=False)  # [rivals x points]
     _explained: tuple[np.ndarray, ...] = field(repr=False)  # [observations x points], whose squares add up
@@ -320,7 +318,8 @@ class Posterior:
         rival, known = self.rivals[index], self._explained[index]
         name, kernel = rival.kernel.name, rival.kernel
         if name not in parts:
-            parts[name] = kernel.parts(self._placed[name].some(first), self._placed[name].some(second))
+            seeds = seed_covariance(self.points[first], self.points[second])
+            parts[name] = kernel.parts(self._placed[name].some(first), self._placed[name].some(second), seeds)
         return np.asarray(parts[name].covariance(rival.size, rival.scatter) - known[:, first].T @ known[:, second])
 
 
@@ -342,9 +341,10 @@ def believe(
     dropped."""
     observed = _lowest(observations)
     placed = {kernel.name: kernel.place(observed.points) for kernel in kernels}
+    seeds = seed_covariance(observed.points, observed.points)
     tried: list[tuple[Rival, _Solved]] = []  # their weights are logarithms
     for kernel, odds in kernels.items():
-        parts = kernel.parts(placed[kernel.name], placed[kernel.name])
+        parts = kernel.parts(placed[kernel.name], placed[kernel.name], seeds)
         for (size, size_odds), (scatter, scatter_odds) in itertools.product(
             (SIZES if sizes is None else sizes).items(), (SCATTERS if scatters is None else scatters).items()
         ):
@@ -395,18 +395,18 @@ def _lowest(observations: Observations) -> Observations:
     return Observations(observations.points[kept], observations.values[kept], observations.noise[kept])
 
 
+def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
+    """[first x second] of what seeds do; points without a seed have none of it."""
+    if np.isnan(first[:, 4]).all() or np.isnan(second[:, 4]).all():
+        return 0.0
+    near = np.exp(_square_distances(_seed_places(first), _seed_places(second)) / -2)
+    return np.where(first[:, 4, None] == second[:, 4], SEED_LEVEL**2 + SEED_NOISE**2 * near, 0.0)
+
+
 def _seed_places(points: Points) -> np.ndarray:
     lr, wd, steps, d, _ = points.T
     memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + 2.0 ** (lr + wd + steps)) / SEED_SCALES[1])
     return np.column_stack([lr / SEED_SCALES[0], memory, d / SEED_SCALES[2]])
-
-
-def _seed_covariance(first: Placed, second: Placed) -> np.ndarray | float:
-    if np.isnan(first.seed).all() or np.isnan(second.seed).all():
-        return 0.0
-    same = first.seed[:, None] == second.seed
-    near = np.exp(_square_distances(first.seed_places, second.seed_places) / -2)
-    return np.where(same, SEED_LEVEL**2 + np.outer(first.seed_noise, second.seed_noise) * near, 0.0)
 
 
 def _square_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

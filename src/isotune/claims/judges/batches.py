@@ -132,7 +132,7 @@ def c15(rows: Rows, entry: Entry) -> Measured:
         small.num_cells,
         {name: value for name, value in found.items() if name not in entry.statistic} | scales,
         left_out=left_out,
-        would_decide="the same runs with probes of 32 sequences, which tell the noise scale more sharply",
+        would_decide="more readings at batch 256 on probes of 32 sequences (sweep nano-batch-256): more or longer runs",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,28 +100,34 @@ def c03(rows: Rows, entry: Entry) -> Measured:
 @judges("C04")
 def c04(rows: Rows, entry: Entry) -> Measured:
     """Distances are far smaller within an ELR group than between groups."""
-    late, window = rows["small_late"], rows.window("late")
+    first, window = rows["small_late"], rows.window("late")
+    late = _with_more_lrs(rows, first)
     noise, floor = noise_and_floor(rows, "perturbed_late", "val_loss", window)
-    values = curves(late, "val_loss", window)
-    distances = relative_distances(values)
-    within = equal_pairs(late.log2_elr)
-    between = ~within & ~np.eye(len(within), dtype=bool)
-    neighbours = between & (np.abs(late.log2_elr[:, None] - late.log2_elr) < 1.01)
+    groups = _Groups(late, window)
+    shown: dict[str, Any] = {
+        "ratio for neighbouring ELR groups": _mean(groups.distances, groups.neighbours) / groups.mean_within,
+        "mean distance within, between": [groups.mean_within, _mean(groups.distances, groups.between)],
+        "share under 0.005 within, between": [
+            _share_under(groups.distances, pairs, entry["max_distance"]) for pairs in (groups.within, groups.between)
+        ],
+        **shown_noise(noise, floor),
+    }
+    would_decide = "LRs between the octaves on the same ELR, which add cells to every group; none are planned"
+    if late is first:
+        sweep = "" if rows.is_replication else " (sweep nano-late)"
+        would_decide = f"LR 2^-6 and 2^-12 on the same ELR, which add cells to every group{sweep}"
+    else:
+        before = _Groups(first, window)
+        shown |= {
+            "small_late alone: ratio": before.ratio(entry),
+            "small_late alone: share_gap": before.share_gap(floor, entry),
+            "runs of late_wide that diverged": rows.find("late_wide").num_diverged,
+        }
     return Measured(
-        statistics={
-            "ratio": group_ratio(values, late.log2_elr, late, entry),
-            "share_gap": _share_gap(distances, within, between, floor, late, entry),
-        },
+        statistics={"ratio": groups.ratio(entry), "share_gap": groups.share_gap(floor, entry)},
         num_cells=late.num_cells,
-        shown={
-            "ratio for neighbouring ELR groups": _mean(distances, neighbours) / _mean(distances, within),
-            "mean distance within, between": [_mean(distances, within), _mean(distances, between)],
-            "share under 0.005 within, between": [
-                _share_under(distances, pairs, entry["max_distance"]) for pairs in (within, between)
-            ],
-            **shown_noise(noise, floor),
-        },
-        would_decide="LR 2^-6 and 2^-12 on the same ELR, which add cells to every group",
+        shown=shown,
+        would_decide=would_decide,
     )
 
 
@@ -211,23 +218,43 @@ def alignment_slope(distances: np.ndarray, floor: Floor, rows: RowSet, entry: En
     return pair_slope(values, equal_pairs(rows.log2_elr), rows, entry)
 
 
+class _Groups:
+    """C04's pairs: curves of the same ELR, of another, and of the next one."""
+
+    def __init__(self, rows: RowSet, window: Window) -> None:
+        self.rows, self.curves = rows, curves(rows, "val_loss", window)
+        self.distances = relative_distances(self.curves)
+        self.within = equal_pairs(rows.log2_elr)
+        self.between = ~self.within & ~np.eye(len(self.within), dtype=bool)
+        self.neighbours = self.between & (np.abs(rows.log2_elr[:, None] - rows.log2_elr) < 1.01)
+        self.mean_within = _mean(self.distances, self.within)
+
+    def ratio(self, entry: Entry) -> Estimate:
+        return group_ratio(self.curves, self.rows.log2_elr, self.rows, entry)
+
+    def share_gap(self, floor: Floor, entry: Entry) -> Estimate:
+        if len(floor.distances) < entry["min_floor_pairs"]:
+            return Estimate(math.nan, reason=f"the floor has {len(floor.distances)} pairs")
+        close = (self.distances <= floor.percentile_95).astype(float)
+        weights = cell_weights(self.rows, entry)
+        drawn = pair_means(weights, close, self.within) - pair_means(weights, close, self.between)
+        return interval(_mean(close, self.within) - _mean(close, self.between), drawn, entry.level)
+
+
+def _with_more_lrs(rows: Rows, late: RowSet) -> RowSet:
+    """small_late with late_wide, once that is all there: a part of it must not decide."""
+    if not rows.has("late_wide") or rows.find("late_wide").missing:
+        return late
+    more = rows["late_wide"].runs
+    return replace(late, runs=tuple(sorted((*late.runs, *more), key=lambda run: (run.log2_lr, run.log2_wd, run.seed))))
+
+
 def _mean(values: np.ndarray, pairs: np.ndarray) -> float:
     return float(values[pairs].mean()) if pairs.any() else math.nan
 
 
 def _share_under(distances: np.ndarray, pairs: np.ndarray, threshold: float) -> float:
     return _mean((distances <= threshold).astype(float), pairs)
-
-
-def _share_gap(
-    distances: np.ndarray, within: np.ndarray, between: np.ndarray, floor: Floor, rows: RowSet, entry: Entry
-) -> Estimate:
-    if len(floor.distances) < entry["min_floor_pairs"]:
-        return Estimate(math.nan, reason=f"the floor has {len(floor.distances)} pairs")
-    close = (distances <= floor.percentile_95).astype(float)
-    weights = cell_weights(rows, entry)
-    drawn = pair_means(weights, close, within) - pair_means(weights, close, between)
-    return interval(_mean(close, within) - _mean(close, between), drawn, entry.level)
 
 
 def _widest_lr_ratio(rows: RowSet) -> float:

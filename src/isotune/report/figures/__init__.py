@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from isotune.analyze.diagnosis import Diagnosis
+from isotune.analyze.families import place_of
 from isotune.analyze.scaling import Laws
 from isotune.errors import InputError
 from isotune.report.figure import Figure
@@ -98,14 +99,8 @@ def _slug(group: str) -> str:
 
 def _diverged(findings: Findings, diagnosis: Diagnosis) -> tuple[Trajectory, ...]:
     """The family's diverged runs, which it knows by their settings alone."""
-    family = diagnosis.family
-    key = (family.setup, family.history, family.batch_size, family.sequence_length)
-    return tuple(
-        run
-        for run in findings.trajectories
-        if run.info.status == "diverged"
-        and (run.info.setup, run.info.history, run.info.batch_size, run.info.sequence_length) == key
-    )
+    places = {place_of(info) for info in diagnosis.family.diverged}
+    return tuple(run for run in findings.trajectories if run.info.status == "diverged" and place_of(run.info) in places)
 
 
 # Of one family
