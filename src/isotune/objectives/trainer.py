@@ -50,7 +50,7 @@ class TrainerObjective:
         self.recipe, self.folder, self.num_parallel = recipe, Path(study_folder), num_parallel
         self.execution, self.evaluation = execution or Execution(), evaluation
         self.decay_tokens, self.warmup_tokens = falling_tokens(recipe), warmup_tokens(recipe)
-        if not self.decay_tokens or self.recipe_of(self._asked_by(recipe)) != recipe:
+        if not self.decay_tokens or self._asked_by(recipe) is None:
             raise InputError(
                 "tuning trains WSD recipes (warm-up, constant LR, decay to zero): give one, such as nano-wsd"
             )
@@ -109,11 +109,10 @@ class TrainerObjective:
             return []
         # A trunk that diverged is no recipe of a question: that one was asked is known from the plans.
         for recipe in dict.fromkeys((*planned_recipes(study), *study.recipes())):
-            question = self._asked_by(recipe)
-            if recipe not in self._known and self.recipe_of(question) == recipe:
-                answer = _read(study, recipe, question)
-                if answer is not None:
-                    self._known[recipe] = answer
+            question = None if recipe in self._known else self._asked_by(recipe)
+            answer = None if question is None else _read(study, recipe, question)
+            if answer is not None:
+                self._known[recipe] = answer
         return list(self._known.values())
 
     def prices(self, questions: Sequence[Question]) -> list[int]:
@@ -164,8 +163,12 @@ class TrainerObjective:
             self._read_trunks[question] = Trunk(question.learning_rate, question.weight_decay, curve, question.seed)
         return self._read_trunks[question]
 
-    def _asked_by(self, recipe: Recipe) -> Question:
-        return Question(recipe.learning_rate, recipe.weight_decay, recipe.tokens, recipe.setup.seed)
+    def _asked_by(self, recipe: Recipe) -> Question | None:
+        """The question that this run answers, if it does: a study also holds trunks, and what a kill has left."""
+        if recipe.tokens < self.warmup_tokens + self.decay_tokens:
+            return None
+        question = Question(recipe.learning_rate, recipe.weight_decay, recipe.tokens, recipe.setup.seed)
+        return question if self.recipe_of(question) == recipe else None
 
     def _study(self) -> Study | None:
         if self._opened is None and (self.folder / "study.json").exists():
