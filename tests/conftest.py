@@ -1,4 +1,5 @@
-"""What all tests share: one thread per process, and a run that fails on a skip where nothing may be skipped.
+"""What all tests share: one thread per process, a server of forks, and a run that fails on a skip where nothing may be
+skipped.
 
 A test of data that the repository does not hold may be skipped everywhere: its reason begins with ALLOWED_SKIP.
 """
@@ -8,10 +9,18 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, here and in every subprocess
 
 import pytest
+from command_forks import Commands
 
 ALLOWED_SKIP = "data from elsewhere: "
 
 _skipped = []
+
+
+@pytest.fixture(scope="session")
+def commands():
+    server = Commands()
+    yield server
+    server.close()
 
 
 def pytest_runtest_logreport(report):

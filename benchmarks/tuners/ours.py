@@ -75,7 +75,8 @@ def _tuned(
         read = read_off(_trunks(replay, answers, cells), answers, rungs, decay_tokens) if reads else []
         suggestion = suggest(goal, answers + read, prices)
         best = suggestion.recommendation
-        yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done and bool(answers))
+        if answers:  # before that it recommends what it expects, for nothing: no rival does
+            yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
         is_sure = answers and best.regret <= LAST_SHARE * goal.tolerance
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return

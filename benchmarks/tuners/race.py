@@ -11,7 +11,8 @@ benchmarks/tuners/cache and are found again as long as the table's numbers are t
 continued, and widened by single tuners (a changed tuner: --again NAME).
 
 Results: benchmarks/results/tuners.json, tuners.md and tuners/*.svg, made of all that was asked for; --no-results prints
-only. Packages: see `bench` in pyproject.toml.
+only. Both files begin with isotune against the best of the others (head_to_head.py, which then brings it to
+docs/comparison.md). Packages: see `bench` in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from contenders import CONTENDERS
 from harness import circumstances, write_results
+from head_to_head import free_seeds, head_to_head, head_to_head_text, ratio_intervals, share_words
 from landscape import Landscape
 from plot import SHARES, draw
 from replay import Replay
 from scenarios import DIRECTIONS, MADE, SCENARIOS, TABLES, landscapes
-from scores import TARGETS, make_path, regret_at, summarize
+from scores import TARGETS, make_path, price_to_stay, regret_at, summarize
 from scores import Path as TunerPath
 
 from isotune.errors import InputError
@@ -83,7 +85,7 @@ class Heat:
 def main() -> None:
     options = _options()
     started = time.perf_counter()
-    courses = list(chosen_courses(options))
+    courses = chosen_courses(options)
     heats = [
         Heat(course, course.landscape.fingerprint, tuner, seed)
         for course in courses
@@ -100,7 +102,9 @@ def main() -> None:
             draw_course(course, result, heats, known)
         text = f"Made by `{about['command']}`.\n\n{markdown(results)}"
         (RESULTS / "tuners.md").write_text(text)
-        print(write_results("tuners", about, {"seconds": round(time.perf_counter() - started), "races": results}))
+        seconds = round(time.perf_counter() - started)
+        found = {"seconds": seconds, "head_to_head": head_to_head(results), "races": results}
+        print(write_results("tuners", about, found))
 
 
 def race(heats: Sequence[Heat], processes: int = 1, again: Iterable[str] = ()) -> dict[Heat, TunerPath]:
@@ -138,6 +142,14 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
     best = int(np.argmin(regrets))
     noise = landscape.noise
     deviation = np.nan if noise is None else float(noise.deviations[landscape.budgets.index(budget)])
+    members = _by_tuner(course, heats)
+    shares = {  # what each seed of each tuner took, as a share of the grid; a failure takes all of it
+        f"{100 * target:g}%": {
+            tuner: {heat.seed: min(1.0, price_to_stay(known[heat], regrets, target) / grid_price) for heat in its}
+            for tuner, its in members.items()
+        }
+        for target in TARGETS
+    }
     return {
         **asdict(course),
         "fingerprint": landscape.fingerprint,
@@ -148,13 +160,19 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
         "best_cell": {"log2_lr": float(landscape.log2_lr[best]), "log2_wd": float(landscape.log2_wd[best])},
         "cells_within": {f"{100 * target:g}%": int(np.sum(regrets <= target)) for target in TARGETS},
         "tuners": {
-            tuner: summarize([known[heat] for heat in its], regrets, grid_price)
-            for tuner, its in _by_tuner(course, heats).items()
+            tuner: summarize([known[heat] for heat in its], regrets, grid_price) for tuner, its in members.items()
         },
+        "ratio_intervals": {target: ratio_intervals(its) for target, its in shares.items()},
+        "free_seeds": {target: free_seeds(its) for target, its in shares.items()},
     }
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """isotune against the best of the others, then a table of all tuners for each course."""
+    return f"## Head to head\n\n{head_to_head_text(head_to_head(results))}\n\n## All tuners\n\n{course_tables(results)}"
+
+
+def course_tables(results: Sequence[dict[str, Any]]) -> str:
     """A table for each course: mean share of the grid's price until the recommendation stays within each target."""
     blocks = []
     for result in results:
@@ -187,22 +205,28 @@ def draw_course(course: Course, result: dict[str, Any], heats: Sequence[Heat], k
     draw(RESULTS / "tuners" / f"{name}.svg", f"{course.words}, {result['cells']} cells", shares, lines)
 
 
-def chosen_courses(options: argparse.Namespace) -> Iterator[Course]:
-    """All that the options ask for; an unknown name is an error."""
-    for table in options.table:
-        for scenario in options.scenario:
-            if (table == MADE) != (scenario in DIRECTIONS):
-                continue
-            families = landscapes(table, scenario)
-            wanted = options.family or list(families)
-            for family in wanted:
-                if family not in families:
-                    raise InputError(f"{table} has no family {family!r}: take one of {', '.join(families)}")
-                budgets = families[family].budgets
-                for budget in options.budget or budgets:
-                    if budget not in budgets:
-                        raise InputError(f"{family} has no budget {budget}: take one of {', '.join(map(str, budgets))}")
-                    yield Course(table, scenario, family, budget)
+def chosen_courses(options: argparse.Namespace) -> list[Course]:
+    """All that the options ask for; a family or a budget that no table has is an error."""
+    possible = [
+        Course(table, scenario, family, budget)
+        for table in options.table
+        for scenario in options.scenario
+        if (table == MADE) == (scenario in DIRECTIONS)
+        for family, landscape in landscapes(table, scenario).items()
+        for budget in landscape.budgets
+    ]
+    families = dict.fromkeys(course.family for course in possible)
+    budgets = dict.fromkeys(course.budget for course in possible)
+    _known("family", options.family, families)
+    _known("budget", options.budget, budgets)
+    wanted = {*(options.family or families), *DIRECTIONS}  # made surfaces have one family each, of the scenario's name
+    return [c for c in possible if c.family in wanted and c.budget in (options.budget or budgets)]
+
+
+def _known(what: str, names: Iterable[Any], known: Iterable[Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(f"no table has the {what} {name!r}: take one of {', '.join(map(str, known))}")
 
 
 def _options() -> argparse.Namespace:
@@ -271,18 +295,13 @@ def _by_tuner(course: Course, heats: Sequence[Heat]) -> dict[str, list[Heat]]:
 
 
 def _row(name: str, summary: dict[str, Any]) -> str:
-    cells = [_share(summary[f"{100 * target:g}%"]["stays"]) for target in TARGETS]
-    cells.append(_share(summary["0.25%"]["first"]))
+    cells = [share_words(summary[f"{100 * target:g}%"]["stays"]) for target in TARGETS]
+    cells.append(share_words(summary["0.25%"]["first"]))
     done = summary.get("done")
     regret = None if done is None else done["mean_regret"]
     cells += ["-" if done is None else f"{100 * done['mean_share']:.3g} %"]
     cells += ["-" if regret is None else f"{100 * regret:.2g} %"]
     return f"| {name} | " + " | ".join(cells) + " |"
-
-
-def _share(share: dict[str, Any]) -> str:
-    failures = f"; {share['failures']}" if share["failures"] else ""
-    return f"{100 * share['mean']:.3g} % ({100 * share['p90']:.3g}{failures})"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """Truth, scores and tuners on surfaces whose answer is known."""
 
+import json
 from importlib.util import find_spec
 
+import head_to_head
 import numpy as np
 import pytest
 from contenders import CONTENDERS
+from head_to_head import free_seeds, ratio_interval, verdict_words
 from landscape import Landscape
+from race import Course, Heat, course_results, markdown
 from replay import Question, Replay, Spent
 from scenarios import DIRECTIONS, landscapes, shuffled_wd
+from scores import Path as TunerPath
 from scores import make_path, price_to_reach, price_to_stay, regret_at, summarize
 
 from isotune.analyze.seed_noise import combine_seeds
@@ -132,3 +137,135 @@ def test_made_scenarios_have_their_minimum_inside_the_grid_and_drift(scenario):
     assert -12 < landscape.log2_lr[best[-1]] < -7 and -8 < landscape.log2_wd[best[-1]] < 0
     elr = landscape.log2_lr[best] + landscape.log2_wd[best]
     assert elr[-1] < elr[0]
+
+
+def raced(shares, *, scenario="real", table="small32", seeds=100, failures=None, intervals=None, free=None):
+    """What race.py writes of a course, with the same mean share of each tuner at every target."""
+    targets = head_to_head.RATIO_GOALS
+    tuners = {
+        name: {"seeds": seeds}
+        | {
+            target: {"stays": {"mean": mean, "p90": 1.0, "failures": (failures or {}).get(name, 0)}}
+            for target in targets
+        }
+        for name, mean in shares.items()
+    }
+    course = {"table": table, "scenario": scenario, "family": "batch 4", "budget": 1 << 20, "cells": 50}
+    more = {
+        "ratio_intervals": dict.fromkeys(targets, intervals or {}),
+        "free_seeds": dict.fromkeys(targets, free or {}),
+    }
+    return course | {"tuners": tuners} | more
+
+
+def rows(kind, *races):
+    return {row["target"]: row for row in head_to_head.head_to_head(races)[kind]}
+
+
+def test_the_best_baseline_is_the_lowest_of_the_others_and_never_an_ablation():
+    shares = {"isotune": 0.04, "isotune-without-rungs": 0.01, "random": 0.3, "tpe-elr": 0.07, "gp": 0.2}
+    found = rows("duels", raced(shares))
+    assert {row["baseline"]["name"] for row in found.values()} == {"tpe-elr"}
+    assert [row["ratio"] for row in found.values()] == [pytest.approx(4 / 7, rel=1e-3)] * 3
+    assert [row["ratio_goal_met"] for row in found.values()] == [False, False, True], "half of it, half of it, no worse"
+    assert [row["share_goal_met"] for row in found.values()] == [True, False, False], "5, 3 and 2 %"
+    assert all(verdict_words(row) in ("met", "missed") for row in found.values())
+
+
+def test_who_is_ahead_is_said_in_words():
+    ahead = {"isotune": 0.4, "random": 0.5, "asha": 0.3}
+    assert verdict_words(rows("duels", raced(ahead))["0.5%"]) == "missed: asha wins"
+    surely, perhaps = {"asha": [1.1, 1.6]}, {"asha": [0.9, 1.6]}
+    assert verdict_words(rows("duels", raced(ahead, intervals=surely))["0.1%"]) == "missed: asha wins"
+    assert (
+        verdict_words(rows("duels", raced(ahead, intervals=perhaps))["0.1%"]) == "missed: asha is ahead, within chance"
+    )
+    never = raced({"isotune": 1.0, "asha": 0.9}, failures={"isotune": 100})
+    assert verdict_words(rows("duels", never)["0.5%"]) == "missed: asha wins, isotune fails with every seed"
+    nobody = raced({"isotune": 1.0, "asha": 1.0}, failures={"isotune": 100, "asha": 100})
+    assert verdict_words(rows("duels", nobody)["0.5%"]) == "missed: nobody gets there"
+
+
+def test_controls_are_held_against_sobol_with_a_quadratic_alone():
+    shares = {"isotune": 0.23, "random": 0.1, "sobol-quadratic": 0.2}
+    found = head_to_head.head_to_head([raced(shares, scenario="shuffled-wd")])
+    assert not found["duels"] and {row["baseline"]["name"] for row in found["controls"]} == {"sobol-quadratic"}
+    assert verdict_words(found["controls"][0]) == "met: sobol-quadratic wins", "15 % more, of 20 % that are allowed"
+    worse = rows("controls", raced(shares | {"isotune": 0.25}, scenario="made-round", table="made"))
+    assert not worse["0.1%"]["ratio_goal_met"]
+
+
+def test_ablations_are_told_over_isotune():
+    shares = {"isotune": 0.1, "isotune-without-rungs": 0.2, "gp-elr": 0.4, "gp": 0.3}
+    race = raced(shares, intervals={"isotune-without-rungs": [0.4, 0.8], "gp-elr": None})
+    found = {row["without"]: row for row in head_to_head.ablations(race, "0.1%")}
+    assert {name: row["ratio"] for name, row in found.items()} == {"isotune-without-rungs": 2.0, "gp-elr": 4.0}
+    assert found["isotune-without-rungs"]["interval"] == [1.25, 2.5] and found["gp-elr"]["interval"] is None
+
+
+def test_goals_that_only_free_seeds_reach_are_not_called_met():
+    shares = {"isotune": 0.015, "random": 0.031}
+    half_free = rows("duels", raced(shares, free={"isotune": 50}))  # 50 cells: a run is 2 % of the grid
+    assert half_free["0.1%"]["isotune"]["charged_mean"] == pytest.approx(0.025)
+    assert verdict_words(half_free["0.1%"]) == "met by free seeds only"
+    assert verdict_words(half_free["0.5%"]) == verdict_words(rows("duels", raced(shares))["0.1%"]) == "met"
+    text = head_to_head.head_to_head_text(head_to_head.head_to_head([raced(shares, free={"isotune": 50})]))
+    assert "| ≤ 0.5: met in 0 of 1 | ≤ 5 %: met in 1 of 1 |" in text and "1.5 % (100), 50 free" in text
+    assert "| ≤ 2 %: met by free seeds only |" in text
+    assert free_seeds({"isotune": {0: 0.0, 1: 0.1, 2: 0.0}, "random": {0: 0.1}}) == {"isotune": 2}
+
+
+def test_tables_that_no_constant_was_set_on_come_first():
+    shares = {"isotune": 0.1, "random": 0.2}
+    found = head_to_head.head_to_head([raced(shares, table="nano"), raced(shares), raced({"random": 0.1})])
+    assert [row["table"] for row in found["duels"]] == ["small32"] * 3 + ["nano"] * 3
+
+
+def test_ratios_of_paired_seeds_have_the_interval_of_their_pairs():
+    rng = np.random.default_rng(0)
+    others = dict(enumerate(rng.uniform(0.2, 1.0, 40).tolist()))
+    assert ratio_interval({seed: share / 2 for seed, share in others.items()}, others) == [0.5, 0.5]
+    assert ratio_interval(dict(list(others.items())[:9]), others) is None, "too few to tell"
+    assert ratio_interval(others, dict.fromkeys(others, 0.0)) is None
+
+
+def test_ratios_with_unequal_seeds_have_the_interval_of_the_delta_method():
+    """The oracle: independent means, (sd ratio / ratio)^2 = (sd one / mean one)^2 / n + the same of the other."""
+    rng = np.random.default_rng(1)
+    ones, others = rng.uniform(0.1, 0.5, 400), rng.uniform(0.2, 1.0, 100)
+    low, high = ratio_interval(dict(enumerate(ones)), dict(enumerate(others)))
+    ratio = ones.mean() / others.mean()
+    paired = -2 * np.cov(ones[:100], others)[0, 1] / 400 / (ones.mean() * others.mean())
+    variance = sum(np.var(shares) / len(shares) / shares.mean() ** 2 for shares in (ones, others)) + paired
+    assert (low + high) / 2 == pytest.approx(ratio, rel=0.01)
+    assert (high - low) / 2 == pytest.approx(1.645 * ratio * np.sqrt(variance), rel=0.1)
+
+
+def test_what_a_race_writes_of_a_course_is_what_the_paths_say():
+    course = Course("made", "made-elr", "made-elr", 344_064)
+    regrets, grid_price = course.landscape.regrets(course.budget), course.landscape.grid_price(course.budget)
+    best, worst = int(np.argmin(regrets)), int(np.argmax(regrets))
+    heats = [Heat(course, "", tuner, seed) for tuner in ("isotune", "random") for seed in range(12)]
+
+    def path(heat):
+        if heat.tuner == "random":
+            return TunerPath(((grid_price // 2, best),), None, grid_price)
+        start = ((0, best),) if heat.seed < 3 else ((0, worst), (grid_price // 4, best))
+        return TunerPath(start, None, grid_price)
+
+    result = json.loads(json.dumps(course_results(course, heats, {heat: path(heat) for heat in heats})))
+    assert result["free_seeds"] == {target: {"isotune": 3} for target in head_to_head.RATIO_GOALS}
+    (duel, *_) = head_to_head.head_to_head([result])["duels"]
+    assert duel["ratio"] == pytest.approx(0.375, rel=1e-3), "9 of 12 seeds pay half of what the other pays"
+    low, high = duel["interval"]
+    assert 0.2 < low < 0.375 < high <= 0.5
+    text = markdown([result])
+    assert text.index("## Head to head") < text.index("### Surfaces made by a formula") < text.index("## All tuners")
+
+
+def test_the_page_shows_the_committed_race():
+    results = json.loads(head_to_head.RESULTS.read_text())
+    block = head_to_head.PAGE.read_text().split(head_to_head.BEGIN)[1].split(head_to_head.END)[0]
+    assert block.strip() == head_to_head.page_block(results), "run python benchmarks/tuners/head_to_head.py"
+    made = head_to_head.head_to_head(results["races"])
+    assert results.get("head_to_head", made) == made

@@ -1,10 +1,12 @@
-"""The command line as a user runs it: a process of its own."""
+"""The command line as a user runs it: a process of its own, forked from one that has imported torch already."""
 
 import contextlib
 import os
 import pty
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,18 +31,11 @@ decay_tokens = "2560"
 
 
 @pytest.fixture
-def isotune(tmp_path):
+def isotune(commands, tmp_path):
     """Runs a command in an empty folder; returns what it printed and its exit code."""
 
-    def run(*arguments, environment=None, preexec_fn=None):
-        return subprocess.run(
-            [sys.executable, "-m", "isotune", *map(str, arguments)],
-            cwd=tmp_path,
-            env=os.environ | (environment or {}),
-            capture_output=True,
-            text=True,
-            preexec_fn=preexec_fn,
-        )
+    def run(*arguments, **options):
+        return commands.run(*arguments, folder=tmp_path, **options)
 
     return run
 
@@ -73,9 +68,17 @@ def tiny_recipe(tmp_path):
     return path
 
 
-@pytest.fixture
-def trained(isotune, tiny_recipe, tmp_path):
-    """A study with one finished run."""
-    done = isotune("train", tiny_recipe, "--study", "study", "--eval-every", "3200", "--eval-windows", 16, "--quiet")
+@pytest.fixture(scope="session")
+def trained_once(commands, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.toml").write_text(TINY_RECIPE)
+    options = ["--study", "study", "--eval-every", "3200", "--eval-windows", 16, "--quiet"]
+    done = commands.run("train", "tiny.toml", *options, folder=folder)
     assert done.returncode == 0, done.stderr
-    return tmp_path / "study"
+    return folder / "study"
+
+
+@pytest.fixture
+def trained(trained_once, tiny_recipe, tmp_path):
+    """A study with one finished run."""
+    return Path(shutil.copytree(trained_once, tmp_path / "study"))

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,12 +33,12 @@ decay_tokens = "8K"
 """
 
 
-def tune(*arguments):
-    command = [sys.executable, "-m", "isotune", "tune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1200)
+@pytest.fixture
+def tune(commands):
+    return lambda *arguments: commands.run("tune", *arguments)
 
 
-def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tmp_path):
+def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tune, tmp_path):
     options = [*FOREIGN, "--tokens-per-step", 64, "--lr", "2^-13..2^-8", "--octaves", 1, "--study", tmp_path / "runs"]
     options += ["--timeout-hours", 8 / 3600, "--tolerance", 0.4]
     first = tune(*options)
@@ -55,7 +54,7 @@ def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tmp_path):
     assert again.stderr == ""
 
 
-def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
+def test_our_trainer_is_tuned_within_a_price(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(SHORT)
     options = ["short.toml", "--lr", "2^-11..2^-8", "--wd", "2^-6..2^-3", "--octaves", 1]
@@ -86,7 +85,7 @@ def test_our_trainer_is_tuned_within_a_price(tmp_path, monkeypatch):
     assert len(list(Path("studies/tune-short/segments").iterdir())) == segments
 
 
-def test_a_replay_says_how_it_would_have_gone():
+def test_a_replay_says_how_it_would_have_gone(tune):
     options = ["--table", NANO, "--batch-size", 4, "--tokens", 688_128]
     shown = tune(*options)
     assert shown.returncode == 0, shown.stderr
@@ -101,7 +100,7 @@ def test_a_replay_says_how_it_would_have_gone():
     assert table["lowest_loss"] == min(losses.values()) and 0 <= table["smooth_regret"] < 0.02
 
 
-def test_without_a_recipe_the_default_one_is_tuned(tmp_path, monkeypatch):
+def test_without_a_recipe_the_default_one_is_tuned(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = tune("--max-tokens", 1, "--workers", 1)
     assert "nano-tune (batch size 4) for 1.38M tokens" in shown.stderr and "Round" not in shown.stderr
@@ -109,13 +108,13 @@ def test_without_a_recipe_the_default_one_is_tuned(tmp_path, monkeypatch):
     assert not Path("studies").exists(), "nothing was trained"
 
 
-def test_where_no_run_gives_a_loss_the_reason_is_said(tmp_path):
+def test_where_no_run_gives_a_loss_the_reason_is_said(tune, tmp_path):
     silent = ["--command", "sh -c 'echo no such device >&2; exit 3' {learning_rate} {weight_decay} {tokens} {out}"]
     result = tune(*silent, *FOREIGN[2:], "--study", tmp_path / "runs")
     assert result.returncode == 2 and "none of 3 runs gave a loss (exit code 3: no such device)" in result.stderr
 
 
-def test_runs_without_a_loss_are_refused(tmp_path, monkeypatch):
+def test_runs_without_a_loss_are_refused(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(SHORT)
     result = tune("short.toml", "--octaves", 1, "--max-tokens", "140K", "--workers", 2, "--eval-every", 0)

@@ -1,6 +1,5 @@
 """Live logging, read back with each tool's own reader."""
 
-import os
 import subprocess
 import sys
 
@@ -25,11 +24,11 @@ batch_size = 4
 """
 
 
-def train(tmp_path, logger, environment=None, tokens="6400"):
+def train(commands, tmp_path, logger, environment=None, tokens="6400"):
     (tmp_path / "tiny.toml").write_text(RECIPE)
-    command = [sys.executable, "-m", "isotune", "train", "tiny.toml", "--study", "study", "--log", logger]
+    command = ["train", "tiny.toml", "--study", "study", "--log", logger]
     command += ["--tokens", tokens, "--eval-every", "3200", "--eval-windows", "16", "--final-windows", "16"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | (environment or {}))
+    done = commands.run(*command, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     study = Study.open(tmp_path / "study")
     (recipe,) = study.recipes()
@@ -37,10 +36,10 @@ def train(tmp_path, logger, environment=None, tokens="6400"):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_the_curve_back(tmp_path):
+def test_tensorboard_reads_the_curve_back(commands, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    study, recipe, trajectory = train(tmp_path, "tensorboard")
+    study, recipe, trajectory = train(commands, tmp_path, "tensorboard")
     folder = study.folder / "logs" / "tensorboard" / study.run_id(recipe)
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
@@ -52,9 +51,9 @@ def test_tensorboard_reads_the_curve_back(tmp_path):
     assert [event.step for event in events.Scalars("val_loss")] == [3200, 6400]
 
 
-def test_mlflow_reads_the_curve_back(tmp_path):
+def test_mlflow_reads_the_curve_back(commands, tmp_path):
     address = f"sqlite:///{tmp_path}/mlflow.db"
-    study, recipe, trajectory = train(tmp_path, "mlflow", {"MLFLOW_TRACKING_URI": address})
+    study, recipe, trajectory = train(commands, tmp_path, "mlflow", {"MLFLOW_TRACKING_URI": address})
     # In a process of its own: mlflow warns about itself on import, and warnings are errors here.
     code = f"""
 import json, mlflow
@@ -75,8 +74,8 @@ print("RESULT", json.dumps([run.info.run_name, run.info.status, run.data.params[
     assert losses == pytest.approx(trajectory.columns["train_loss"][1:].tolist())
 
 
-def test_wandb_writes_an_offline_run(tmp_path):
-    study, _, _ = train(tmp_path, "wandb", {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+def test_wandb_writes_an_offline_run(commands, tmp_path):
+    study, _, _ = train(commands, tmp_path, "wandb", {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     (file,) = study.folder.rglob("*.wandb")
     assert file.stat().st_size > 10_000, "100 rows take more"
 

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 LR_LENGTHS = (0.25, 0.5, 0.8, 1.2, 2.0)  # octaves
 MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
@@ -50,16 +49,8 @@ class SeedNoise:
 
     def nearness(self, u: np.ndarray, z: np.ndarray, other_z: np.ndarray | None = None) -> np.ndarray:
         """[cells x cells] covariances over the squared deviation, without the correlations of budgets."""
-        other_z = z if other_z is None else other_z
-        far = ((u[:, None] - u) / self.lr_length) ** 2 + ((z[:, None] - other_z) / self.memory_length) ** 2
-        own = self._own(u)
-        return np.asarray(np.sqrt((1 - own)[:, None] * (1 - own)) * np.exp(-far / 2) + np.diag(own))
-
-    def _own(self, u: np.ndarray) -> np.ndarray:
-        if self.own == 1:
-            return np.ones(len(u))
-        odds = self.own / (1 - self.own) * 4.0 ** (self.growth * (u - self.reference))
-        return np.asarray(odds / (1 + odds))
+        closeness = _closeness(u, z, z if other_z is None else other_z, self.lr_length, self.memory_length)
+        return _nearness(closeness, _own(u - self.reference, self.own, self.growth))
 
     def root(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         """A root of the covariance of all cells and budgets, in the order (budget, cell); z is cells x budgets."""
@@ -74,6 +65,24 @@ class SeedNoise:
         covariance = np.block(blocks)
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def _closeness(u: np.ndarray, z: np.ndarray, other_z: np.ndarray, lr_length: float, memory_length: float) -> np.ndarray:
+    far = ((u[:, None] - u) / lr_length) ** 2 + ((z[:, None] - other_z) / memory_length) ** 2
+    return np.asarray(np.exp(-far / 2))
+
+
+def _own(u: np.ndarray, own: float | np.ndarray, growth: float | np.ndarray) -> np.ndarray:
+    """The part of its variance that a run at LR 2^u has by itself; `own` is that at 2^0. With arrays of shape [shapes x
+    1], [shapes x cells]."""
+    grown = own * 4.0 ** (growth * u)
+    return np.asarray(grown / (1 - own + grown))
+
+
+def _nearness(closeness: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """[... x cells x cells] from own parts [... x cells]."""
+    shared = np.sqrt(1 - own)
+    return np.asarray(shared[..., :, None] * shared[..., None, :] * closeness + own[..., None] * np.eye(len(closeness)))
 
 
 def combine_seeds(losses: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +110,7 @@ def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> S
         return None
     reference = float(u[int(np.nanargmin(losses[0, :, -1]))])
     data = [_Contrasts.of(u - reference, z[:, budget], losses[:, :, budget]) for budget in range(losses.shape[2])]
-    shape = _most_likely(lambda *shape: sum(one.likelihood(*shape) for one in data) + _log_prior(*shape))
+    shape = _most_likely(data)
     deviations = np.array([one.deviation(*shape) for one in data])
     noise = SeedNoise(deviations, _correlations(losses), *shape, reference=reference)
     return replace(noise, level=_level(noise, u, z[:, -1], losses[:, :, -1]))
@@ -113,9 +122,14 @@ def _freedom_of_seeds(losses: np.ndarray) -> int:
     return int(several.sum() - several.any(axis=0).sum() - several.any(axis=1).sum() + 1) if several.any() else 0
 
 
-def _most_likely(likelihood: Callable[..., float]) -> Shape:
+def _most_likely(data: Sequence[_Contrasts]) -> Shape:
     """The best shape of all: they trade off, so that one value after the other would end beside it."""
-    return max(itertools.product(LR_LENGTHS, MEMORY_LENGTHS, OWN_SHARES, GROWTHS), key=lambda shape: likelihood(*shape))
+    shapes = list(itertools.product(LR_LENGTHS, MEMORY_LENGTHS, OWN_SHARES, GROWTHS))
+    likelihoods = [
+        np.sum([one.likelihoods(*lengths) for one in data], axis=0)
+        for lengths in itertools.product(LR_LENGTHS, MEMORY_LENGTHS)
+    ]
+    return shapes[int(np.argmax(np.ravel(likelihoods) + [_log_prior(*shape) for shape in shapes]))]
 
 
 def _log_prior(lr_length: float, memory_length: float, own: float, growth: float) -> float:
@@ -126,49 +140,48 @@ def _log_prior(lr_length: float, memory_length: float, own: float, growth: float
 
 @dataclass(frozen=True)
 class _Contrasts:
-    """Some losses at one budget, and what is free in them."""
+    """Differences of losses at one budget in which neither a cell's loss nor a seed's level is left."""
 
-    u: np.ndarray
+    u: np.ndarray  # of each loss
     z: np.ndarray
     seed: np.ndarray
-    values: np.ndarray
-    free: np.ndarray  # [values x effects]
+    basis: np.ndarray  # [losses x contrasts], orthonormal
+    values: np.ndarray  # of each contrast
 
     @staticmethod
     def of(u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> _Contrasts:
-        """Of losses of seeds x cells where there are several seeds; each cell's loss and seed's level are free."""
+        """Of losses of seeds x cells where there are several seeds."""
         seed, cell = np.nonzero(np.isfinite(losses) & (np.isfinite(losses).sum(axis=0) >= 2))
         free = np.hstack([np.eye(len(u))[cell], seed[:, None] == np.unique(seed)[1:]]).astype(float)
-        vectors, sizes, _ = np.linalg.svd(free, full_matrices=False)
-        return _Contrasts(u[cell], z[cell], seed, losses[seed, cell], vectors[:, sizes > 1e-9 * sizes[0]])
-
-    @property
-    def freedom(self) -> int:
-        return len(self.values) - self.free.shape[1]
+        vectors, sizes, _ = np.linalg.svd(free)
+        basis = vectors[:, np.sum(sizes > 1e-9 * sizes[0]) :]
+        return _Contrasts(u[cell], z[cell], seed, basis, basis.T @ losses[seed, cell])
 
     def deviation(self, *shape: float) -> float:
         """The one at which seeds are expected to scatter as much as they do, each cell and seed alike. The most likely
         one would follow the many small differences along WD, and how well their shape is met."""
-        nearness = self._nearness(*shape)
-        expected = np.trace(nearness) - np.sum((self.free.T @ nearness) * self.free.T)
-        scatter = self.values @ self.values - np.sum((self.free.T @ self.values) ** 2)
-        return math.sqrt(max(1e-16, scatter / expected))
+        return float(self._deviations(self._covariances(*shape)))
 
-    def likelihood(self, *shape: float) -> float:
-        """Restricted, logarithm, at that deviation."""
-        covariance = self._nearness(*shape)
-        root = np.linalg.cholesky(covariance + 1e-9 * np.diag(np.diag(covariance)))
-        free, values = (solve_triangular(root, right, lower=True) for right in (self.free, self.values))
-        inner = np.linalg.cholesky(free.T @ free)
-        explained = solve_triangular(inner, free.T @ values, lower=True)
-        squares = float(values @ values - explained @ explained)
-        logs = float(np.log(np.diag(root)).sum() + np.log(np.diag(inner)).sum())
-        deviation = self.deviation(*shape)
-        return -squares / deviation**2 / 2 - self.freedom * math.log(deviation) - logs
+    def likelihoods(self, lr_length: float, memory_length: float) -> np.ndarray:
+        """Restricted, logarithms, at those deviations: of all own shares and growths at once, in their order."""
+        own, growth = np.array(list(itertools.product(OWN_SHARES, GROWTHS))).T[..., None]
+        covariances = self._covariances(lr_length, memory_length, own, growth)
+        deviations = self._deviations(covariances)
+        roots = np.linalg.cholesky(covariances + 1e-9 * np.eye(len(self.values)))
+        squares = (np.linalg.solve(roots, self.values[:, None]) ** 2).sum(axis=(1, 2))
+        logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        return np.asarray(-squares / deviations**2 / 2 - len(self.values) * np.log(deviations) - logs)
 
-    def _nearness(self, *shape: float) -> np.ndarray:
-        nearness = SeedNoise(np.ones(1), np.ones((1, 1)), *shape).nearness(self.u, self.z)
-        return np.asarray(nearness * (self.seed[:, None] == self.seed))
+    def _deviations(self, covariances: np.ndarray) -> np.ndarray:
+        scatter = self.values @ self.values
+        return np.sqrt(np.maximum(1e-16, scatter / np.trace(covariances, axis1=-2, axis2=-1)))
+
+    def _covariances(
+        self, lr_length: float, memory_length: float, own: float | np.ndarray, growth: float | np.ndarray
+    ) -> np.ndarray:
+        """Of the contrasts, for losses of deviation one."""
+        closeness = _closeness(self.u, self.z, self.z, lr_length, memory_length) * (self.seed[:, None] == self.seed)
+        return np.asarray(self.basis.T @ _nearness(closeness, _own(self.u, own, growth)) @ self.basis)
 
 
 def _level(noise: SeedNoise, u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> float:

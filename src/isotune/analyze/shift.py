@@ -10,7 +10,7 @@ the shift: log2 t* = constant + a log2 LR + b log2 WD.
 Neighbouring triples share runs, so the errors of c are not independent. Those of runs are: intervals come from drawing
 every run anew around its smooth curve (run_noise.py), all triples of a draw together. Where the triples scatter more
 than these draws do, runs differ by something that stays with them from beginning to end (or t* is no power law); then
-as much of that is drawn as explains the scatter.
+as much of that is drawn as explains the scatter (shift_errors.py).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ by how much the draws miss that, so much is taken from what they say of the whol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ class ZeroErrors:
 
     errors: np.ndarray
     freedom: np.ndarray
-    offsets: float  # what stays with a run, in units of the noise along it (variances)
+    offsets: float  # what stays with a run, in units of the noise along it (variances); below 0 by chance
 
 
 def contrasts(values: np.ndarray, triangles: np.ndarray) -> np.ndarray:
@@ -45,34 +46,39 @@ def contrasts(values: np.ndarray, triangles: np.ndarray) -> np.ndarray:
     return (at_equal_lr - at_equal_elr) / np.where(size > 0, size, 1.0)
 
 
-def zero_errors(zeros: tuple[Zero, Zero], c: np.ndarray, triangles: np.ndarray, noise: RunNoise) -> list[ZeroErrors]:
-    """The errors of each zero.
+def zero_errors(zeros: Sequence[Zero], c: np.ndarray, triangles: np.ndarray, noise: RunNoise) -> list[ZeroErrors]:
+    """The errors of each zero: those of the noise along the runs, and of offsets as far as the triangles' scatter asks.
 
-    Runs are drawn with their noise, and with offsets as large on top. Offsets count as much as the triangles' scatter
-    exceeds that of noise alone, over what such offsets add to it. Where it happens to fall short of that, as much is
-    taken away: if it counted in one direction only, errors would be too large on average.
+    Degrees of freedom are Satterthwaite's: the variance of each run is known from its own points, that of the offsets
+    from the scatter.
     """
     maps = np.concatenate([rows for one in zeros for rows in (one.influence, one.leftover)]).T
-    slopes = [_slopes(one.influence, triangles, noise.smooth) for one in zeros]
-    to_linear = np.concatenate(slopes).reshape(-1, noise.smooth.size).T
-    drawn, added, linear = _draw(maps, to_linear, triangles, noise)
+    slopes = np.concatenate([_slopes(one.influence, triangles, noise.smooth) for one in zeros])
+    drawn, added, linear = _draw(maps, slopes, triangles, noise)
+    by_run = _linear_variances(slopes, noise)
     measured = c.ravel() @ maps
-    found, begin = [], 0
-    for one, of_runs in zip(zeros, slopes, strict=True):
-        middle, end = begin + len(one.influence), begin + len(one.influence) + len(one.leftover)
-        exact = _linear_variances(of_runs, noise)
-        by_noise = _corrected(drawn[:, begin:middle], linear[:, : len(exact)], exact.sum(axis=1))
+    found, begin, first = [], 0, 0
+    for one in zeros:
+        middle, last = begin + len(one.influence), first + len(one.influence)
+        end = middle + len(one.leftover)
+        own = by_run[first:last]
+        by_noise = _corrected(drawn[:, begin:middle], linear[:, first:last], own.sum(axis=1))
         by_offsets = added[:, begin:middle].var(axis=0, ddof=1)
-        scatter = float((measured[middle:end] ** 2).sum())
-        found.append(_together(by_noise, by_offsets, exact, scatter, drawn[:, middle:end], added[:, middle:end], noise))
-        linear, begin = linear[:, len(exact) :], end
+        offsets, deviation = _offsets(measured[middle:end], drawn[:, middle:end], added[:, middle:end])
+        variances = np.maximum(by_noise + offsets * by_offsets, MIN_SHARE * by_noise)
+        alike = (own**2).sum(axis=1) / own.sum(axis=1) ** 2  # 1 if one run decides, 1 / runs if all do alike
+        doubt = 2 * by_noise**2 * alike / noise.num_free + (deviation * by_offsets) ** 2
+        freedom = 2 * np.maximum(variances, by_noise) ** 2 / doubt
+        found.append(ZeroErrors(np.sqrt(variances), freedom, offsets))
+        begin, first = end, last
     return found
 
 
 def _draw(
-    maps: np.ndarray, to_linear: np.ndarray, triangles: np.ndarray, noise: RunNoise
+    maps: np.ndarray, slopes: np.ndarray, triangles: np.ndarray, noise: RunNoise
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[draws x columns]: what noise gives, what offsets add to it, and the linear part of what noise gives."""
+    to_linear = slopes.reshape(len(slopes), -1).T
     rng = np.random.default_rng(0)
     step = max(1, _CHUNK_VALUES // len(maps))
     by_noise, by_offsets, linear = [], [], []
@@ -98,10 +104,9 @@ def _slopes(influence: np.ndarray, triangles: np.ndarray, smooth: np.ndarray) ->
     steep = 4 * a * b / np.where(size > 0, size, 1.0) ** 2
     of_c = influence.reshape(len(influence), *a.shape)
     by_a, by_b = of_c * steep * b, -of_c * steep * a
-    slopes = np.zeros((len(influence), *smooth.shape))
-    for column, part in zip(triangles.T, (-by_b, by_a + by_b, -by_a), strict=True):
-        np.add.at(slopes, (slice(None), column), part)
-    return slopes
+    member = np.eye(len(smooth))
+    parts = zip(triangles.T, (-by_b, by_a + by_b, -by_a), strict=True)
+    return np.asarray(sum(member[:, column] @ part for column, part in parts))
 
 
 def _linear_variances(slopes: np.ndarray, noise: RunNoise) -> np.ndarray:
@@ -121,26 +126,16 @@ def _corrected(drawn: np.ndarray, linear: np.ndarray, exact: np.ndarray) -> np.n
     return found * (1 + shared * (np.divide(exact, of_linear, out=one, where=is_random) - 1))
 
 
-def _together(
-    by_noise: np.ndarray,
-    by_offsets: np.ndarray,
-    of_runs: np.ndarray,
-    scatter: float,
-    drawn: np.ndarray,
-    added: np.ndarray,
-    noise: RunNoise,
-) -> ZeroErrors:
-    """Both variances together, and their degrees of freedom (Satterthwaite).
+def _offsets(measured: np.ndarray, drawn: np.ndarray, added: np.ndarray) -> tuple[float, float]:
+    """How large offsets of runs are, as variances in units of their noise, and the standard deviation of that.
 
-    The variance of each run is known from its own points, that of the offsets from the scatter of the triangles.
+    They are what the triangles' scatter exceeds that of noise alone by, over what offsets as large as the noise add to
+    it. Where it happens to fall short they are negative: if chance counted in one direction only, errors would be too
+    large on average.
     """
     expected, more = (float(part.var(axis=0, ddof=1).sum()) for part in (drawn, added))
-    if not more > 0:
-        return ZeroErrors(np.sqrt(by_noise), np.full(len(by_noise), float(noise.num_free)), 0.0)
-    offsets = (scatter - expected) / more
-    variances = np.maximum(by_noise + offsets * by_offsets, MIN_SHARE * by_noise)
-    chance = float(((drawn - drawn.mean(axis=0)) ** 2).sum(axis=1).std(ddof=1)) / expected  # of scatter, relative
-    by_chance = by_offsets * chance * max(scatter, expected) / more
-    alike = (of_runs**2).sum(axis=1) / of_runs.sum(axis=1) ** 2  # 1 if one run decides, 1 / runs if all do alike
-    doubt = 2 * by_noise**2 * alike / noise.num_free + by_chance**2
-    return ZeroErrors(np.sqrt(variances), 2 * variances**2 / doubt, offsets)
+    if not expected > 0 or not more > 0:
+        return 0.0, 0.0
+    scatter = float((measured**2).sum())
+    chance = float(((drawn - drawn.mean(axis=0)) ** 2).sum(axis=1).std(ddof=1)) / expected
+    return (scatter - expected) / more, chance * max(scatter, expected) / more

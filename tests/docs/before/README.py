@@ -16,4 +16,4 @@ def train_shortly(recipe, study):
     return train(dataclasses.replace(recipe, phases=(first,)), study, evaluation={"every_tokens": 2048, "windows": 8})
 
 
-monkeypatch.setattr(isotune, "train", train_shortly)  # noqa: F821
+monkeypatch.setattr(isotune, "train_recipe", train_shortly)  # noqa: F821

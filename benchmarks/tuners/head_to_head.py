@@ -1,0 +1,335 @@
+"""isotune against the best of the others, made from the results of a race.
+
+    python benchmarks/tuners/head_to_head.py    # fills the block of docs/comparison.md from results/tuners.json
+
+    duels       real tables: isotune's mean share of the grid against the lowest of all baselines; the lowest is chosen
+                for each course and target from the same results, which favours the baselines
+    controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic
+    ablations   isotune without one of its parts, and other samplers with its coordinates, against isotune
+
+Shares are those of `stays` in scores.py: a seed that fails is charged the full grid. A seed is free if the setting that
+is recommended before the first run is within the target and stays so. Grids are laid around where the optimum was
+expected, so the middle of one is no finding: free seeds are counted, and a goal that would be missed if each of them
+were charged one full run is not simply called met. Intervals of ratios draw seeds with replacement, the same ones for
+both where both have them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isotune.recipe import format_tokens
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "tuners.json"
+PAGE = ROOT / "docs" / "comparison.md"
+BEGIN, END = "<!-- race:begin -->", "<!-- race:end -->"
+
+OURS = "isotune"
+YARDSTICK = "sobol-quadratic"
+COORDINATES = ("tpe-elr", "gp-elr")  # with our coordinates: rivals, and ablations of what the coordinates alone give
+RATIO_GOALS = {"0.1%": 0.5, "0.25%": 0.5, "0.5%": 1.0}
+SHARE_GOALS = {"0.1%": 0.05, "0.25%": 0.03, "0.5%": 0.02}
+CONTROL_GOAL = 1.2
+CONTROLS = ("shuffled-wd", "shuffled-lr", "made-round", "made-between")
+SEEN_TABLES = ("nano",)  # constants of the tuner were set on them
+LEVEL, DRAWS, MIN_SEEDS = 0.9, 2000, 10
+
+Race = Mapping[str, Any]  # what race.py writes of a course
+Row = dict[str, Any]
+
+
+def main() -> None:
+    sys.path.append(str(ROOT / "experiments"))
+    from table_sheet import update_block
+
+    update_block(PAGE, page_block(json.loads(RESULTS.read_text())), BEGIN, END)
+    print(PAGE.relative_to(ROOT))
+
+
+def page_block(results: Mapping[str, Any]) -> str:
+    """What the page says of the results of a race."""
+    made = f"commit {results['commit'][:7]}, {results['date'][:10]}"
+    source = f"`benchmarks/results/tuners.json` ({made}), which names the command that makes it again"
+    return f"From {source}.\n\n{head_to_head_text(head_to_head(results['races']))}"
+
+
+def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:
+    """Duels, controls and ablations of all courses that isotune ran, a row for each target."""
+    raced = [(race, target) for race in races if OURS in race["tuners"] for target in RATIO_GOALS]
+    duels = [duel(race, target) for race, target in raced if not _is_control(race) and _baselines(race)]
+    return {
+        "duels": sorted(duels, key=lambda row: _group(row)[0]),
+        "controls": [control(*one) for one in raced if _is_control(one[0]) and YARDSTICK in one[0]["tuners"]],
+        "ablations": [row for race, target in raced if not _is_control(race) for row in ablations(race, target)],
+    }
+
+
+def duel(race: Race, target: str) -> Row:
+    """isotune against the baseline with the lowest mean share, with both goals."""
+    best = min(_baselines(race), key=lambda name: race["tuners"][name][target]["stays"]["mean"])
+    row = _against(race, target, best, RATIO_GOALS[target])
+    goal, ours = SHARE_GOALS[target], row["isotune"]
+    met = {"share_goal_met": ours["mean"] <= goal, "share_goal_met_charged": ours["charged_mean"] <= goal}
+    return row | {"share_goal": goal, **met}
+
+
+def control(race: Race, target: str) -> Row:
+    """isotune against Sobol with a quadratic, where its prior is wrong."""
+    return _against(race, target, YARDSTICK, CONTROL_GOAL)
+
+
+def ablations(race: Race, target: str) -> list[Row]:
+    """How much more of the grid isotune takes without its parts."""
+    ours = race["tuners"][OURS][target]["stays"]["mean"]
+    rows = []
+    for name, summary in race["tuners"].items():
+        if (name.startswith(OURS) and name != OURS) or name in COORDINATES:
+            ratio = _rounded(summary[target]["stays"]["mean"] / ours) if ours else None
+            ends = _interval(race, target, name)
+            turned = [_rounded(1 / end) for end in reversed(ends)] if ends and ends[0] else None
+            told = {"without": name, "seeds": summary["seeds"], "ratio": ratio, "interval": turned}
+            rows.append(_course(race, target) | told)
+    return rows
+
+
+def ratio_intervals(shares: Mapping[str, Mapping[int, float]]) -> dict[str, list[float] | None]:
+    """The interval of isotune's mean share over that of each other tuner, from the share of every seed."""
+    ours = shares.get(OURS)
+    if ours is None:
+        return {}
+    return {name: ratio_interval(ours, its) for name, its in shares.items() if name != OURS}
+
+
+def free_seeds(shares: Mapping[str, Mapping[int, float]]) -> dict[str, int]:
+    """For how many seeds a tuner spent nothing, of those that have any."""
+    counts = {name: sum(share == 0 for share in its.values()) for name, its in shares.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def ratio_interval(ones: Mapping[int, float], others: Mapping[int, float]) -> list[float] | None:
+    """Bootstrap interval of mean(ones) / mean(others), paired by seed; None with too few seeds in common.
+
+    Seeds that only one of them has are drawn apart, so that every draw has as many seeds of each as there are.
+    """
+    both = sorted(ones.keys() & others.keys())
+    if len(both) < MIN_SEEDS:
+        return None
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(both), size=(DRAWS, len(both)))
+    means = []
+    for shares in (ones, others):
+        alone = np.array([share for seed, share in sorted(shares.items()) if seed not in both])
+        sums = np.array([shares[seed] for seed in both])[drawn].sum(axis=1)
+        if len(alone):
+            sums += alone[rng.integers(len(alone), size=(DRAWS, len(alone)))].sum(axis=1)
+        means.append(sums / len(shares))
+    if not np.all(means[1] > 0):
+        return None
+    return [_rounded(end) for end in np.quantile(means[0] / means[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])]
+
+
+def _against(race: Race, target: str, name: str, goal: float) -> Row:
+    ours, its = (_readings(race, target, tuner) for tuner in (OURS, name))
+    never = ours["failures"] == ours["seeds"]
+    return _course(race, target) | {
+        "isotune": ours,
+        "baseline": {"name": name, **its},
+        "ratio": _rounded(ours["mean"] / its["mean"]) if its["mean"] else None,
+        "interval": _interval(race, target, name),
+        "ratio_goal": goal,
+        "ratio_goal_met": not never and ours["mean"] <= goal * its["mean"],
+        "ratio_goal_met_charged": not never and ours["charged_mean"] <= goal * its["mean"],
+        "baseline_wins": ours["mean"] > its["mean"],
+    }
+
+
+def _course(race: Race, target: str) -> Row:
+    return {name: race[name] for name in ("table", "scenario", "family", "budget")} | {"target": target}
+
+
+def _readings(race: Race, target: str, name: str) -> Row:
+    summary = race["tuners"][name]
+    stays, seeds = summary[target]["stays"], summary["seeds"]
+    free = race.get("free_seeds", {}).get(target, {}).get(name, 0)
+    return {
+        **stays,
+        "seeds": seeds,
+        "free": free,
+        "charged_mean": _rounded(stays["mean"] + free / seeds / race["cells"]),
+    }
+
+
+def _interval(race: Race, target: str, name: str) -> list[float] | None:
+    return race.get("ratio_intervals", {}).get(target, {}).get(name)
+
+
+def _baselines(race: Race) -> list[str]:
+    return [name for name in race["tuners"] if not name.startswith(OURS)]
+
+
+def _is_control(race: Race) -> bool:
+    return race["scenario"] in CONTROLS
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+# Words
+
+
+def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
+    """The summary as Markdown: what it comes to in each group of courses, then its rows."""
+    parts = [
+        "Tokens until the recommendation stays within the target, as a share of the full grid's: mean over seeds (90th "
+        "percentile; failures, if any). A failure is charged the full grid. The best baseline has the lowest mean of "
+        f"its row. {_interval_words(summary)}{_free_words(summary)}"
+    ]
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for row in summary["duels"]:
+        groups.setdefault(_group(row), []).append(row)
+    for (_, title), rows in groups.items():
+        parts += [f"### {title}", _totals(rows), _duels(rows)]
+    if summary["controls"]:
+        parts += ["### Negative controls: where nothing is invariant", _controls(summary["controls"])]
+    if summary["ablations"]:
+        parts += [
+            "### Without its parts",
+            "The share that is needed, over isotune's: above 1, the part helps. Names with `elr` are other samplers "
+            "that are given log ELR and log LR as coordinates; they are baselines above, too.",
+            _ablations(summary["ablations"]),
+        ]
+    return "\n\n".join(parts)
+
+
+def _interval_words(summary: Mapping[str, Sequence[Row]]) -> str:
+    if not any(row["interval"] for rows in summary.values() for row in rows):
+        return "There are no intervals of the ratios here."
+    return (
+        f"Intervals of ratios are {100 * LEVEL:.0f} % ones over seeds, paired, and do not cover the choice of the "
+        f"best; they take {MIN_SEEDS} common seeds."
+    )
+
+
+def _free_words(summary: Mapping[str, Sequence[Row]]) -> str:
+    if not any(row["isotune"]["free"] for name in ("duels", "controls") for row in summary[name]):
+        return ""
+    return (
+        " Free seeds are those for which what isotune would recommend before its first run, near the middle of the "
+        "ranges, is within the target and stays so: they cost nothing, and a grid's middle is no finding. A goal that "
+        "would be missed if each of them were charged one full run is met by free seeds only, and is not counted."
+    )
+
+
+def share_words(share: Mapping[str, Any]) -> str:
+    """Mean (90th percentile; failures, if any), and free seeds, if any."""
+    failures = f"; {share['failures']}" if share["failures"] else ""
+    free = f", {share['free']} free" if share.get("free") else ""
+    return f"{100 * share['mean']:.3g} % ({100 * share['p90']:.3g}{failures}){free}"
+
+
+def verdict_words(row: Row) -> str:
+    """Whether the goal of the ratio is met, and who is ahead where it is not isotune."""
+    ours, its, interval = row["isotune"], row["baseline"], row["interval"]
+    words = _met_words(row, "ratio_goal_met")
+    if ours["failures"] == ours["seeds"]:
+        nobody = its["failures"] == its["seeds"]
+        words += ": nobody gets there" if nobody else f": {its['name']} wins, isotune fails with every seed"
+    elif row["baseline_wins"]:
+        by_chance = interval is not None and interval[0] <= 1
+        words += f": {its['name']} is ahead, within chance" if by_chance else f": {its['name']} wins"
+    return words
+
+
+def _met_words(row: Row, goal: str) -> str:
+    if row[goal] and not row[f"{goal}_charged"]:
+        return "met by free seeds only"
+    return "met" if row[goal] else "missed"
+
+
+def _group(row: Row) -> tuple[int, str]:
+    """Its place and title: tables that say most come first."""
+    if row["scenario"] != "real":
+        return 2, "Surfaces made by a formula"
+    if row["table"] in SEEN_TABLES:
+        return 1, "Tables on which constants of the tuner were set"
+    return 0, "Tables on which no constant was set"
+
+
+def _totals(rows: Sequence[Row]) -> str:
+    lines = []
+    for target in RATIO_GOALS:
+        its = [row for row in rows if row["target"] == target]
+        ours, best = (float(np.mean([row[who]["mean"] for row in its])) for who in ("isotune", "baseline"))
+        counted = ("ratio_goal_met_charged", "share_goal_met_charged", "baseline_wins")
+        counts = [sum(row[name] for row in its) for name in counted]
+        goals = (f"≤ {RATIO_GOALS[target]:g}", f"≤ {100 * SHARE_GOALS[target]:g} %")
+        met = [f"{goal}: met in {count} of {len(its)}" for goal, count in zip(goals, counts[:2], strict=True)]
+        shares = [f"{100 * mean:.3g} %" for mean in (ours, best)]
+        lines.append([_target(target), *shares, *met, f"in {counts[2]} of {len(its)}"])
+    head = ("target", "isotune, mean of courses", "best baselines", "goal for the ratio", "goal for the share")
+    return _table([*head, "a baseline is ahead"], lines)
+
+
+def _duels(rows: Iterable[Row]) -> str:
+    lines = []
+    for row in rows:
+        share = f"≤ {100 * row['share_goal']:g} %: {_met_words(row, 'share_goal_met')}"
+        lines.append([*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}", share])
+    head = ("course", "target", "isotune", "seeds", "best baseline", "its share", "its seeds", "ratio")
+    return _table([*head, "goal for the ratio", "goal for the share"], lines)
+
+
+def _controls(rows: Iterable[Row]) -> str:
+    lines = [[*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}"] for row in rows]
+    head = ("course", "target", "isotune", "seeds", "against", "its share", "its seeds", "ratio", "goal for the ratio")
+    return _table(head, lines)
+
+
+def _both(row: Row) -> list[str]:
+    ours, its = row["isotune"], row["baseline"]
+    readings = [share_words(ours), str(ours["seeds"]), its["name"], share_words(its), str(its["seeds"])]
+    return [_course_words(row), _target(row["target"]), *readings, _ratio(row)]
+
+
+def _ablations(rows: Sequence[Row]) -> str:
+    names = sorted(dict.fromkeys(row["without"] for row in rows), key=lambda name: name in COORDINATES)
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        cells.setdefault((_course_words(row), _target(row["target"])), {})[row["without"]] = _ratio(row)
+    lines = [[*place, *(ratios.get(name, "-") for name in names)] for place, ratios in cells.items()]
+    seeds = {name: sorted({row["seeds"] for row in rows if row["without"] == name}) for name in names}
+    heads = [f"{name.removeprefix(f'{OURS}-')} ({' or '.join(map(str, seeds[name]))} seeds)" for name in names]
+    return _table(["course", "target", *heads], lines)
+
+
+def _course_words(row: Row) -> str:
+    families = () if row["family"] == row["scenario"] else (row["family"],)
+    scenarios = () if row["scenario"] == "real" else (row["scenario"],)
+    return ", ".join([row["table"], *scenarios, *families, format_tokens(row["budget"])])
+
+
+def _target(target: str) -> str:
+    return target.replace("%", " %")
+
+
+def _ratio(row: Row) -> str:
+    if row["ratio"] is None:
+        return "-"
+    ends = "" if row["interval"] is None else " [{:.2g}, {:.2g}]".format(*row["interval"])
+    return f"{row['ratio']:.2g}{ends}"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *lines])
+
+
+if __name__ == "__main__":
+    main()
