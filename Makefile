@@ -3,18 +3,24 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # One thread per process: OpenMP threads of neighbouring processes spin against each other.
 export OMP_NUM_THREADS := 1
+RACE := $(BIN)/python benchmarks/tuners/race.py --processes 2
 
 BENCHMARKS := training_speed noise_overhead sweep_throughput analysis_speed analysis_sources suggest_speed report_speed
 PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live tuner_coverage
 
-.PHONY: tune test check bench prove docs clean
+# Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
+RACERS := isotune,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
+SLOW_RACERS := gp:25,gp-elr:25,bohb:25,bohb-decayed:25,bohb-syne-tune:25
+PARTS := isotune-without-readings:50,isotune-without-invariance:50,isotune-without-rungs:50,isotune-without-prefixes:50,isotune-one-seed:50
+
+.PHONY: tune test check bench race prove docs clean
 
 # Some minutes on two cores: LR and WD of a language model of 133K parameters. The limit is for machines that are busy.
 tune: .venv/ready-train
 	$(BIN)/isotune tune --max-hours 0.12 $(ARGS)
 
 test: .venv/ready-test
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/ready-test
 	$(BIN)/ruff check .
@@ -23,6 +29,13 @@ check: .venv/ready-test
 
 bench: .venv/ready-test
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# An hour or two of two cores; kill and repeat it as you like. A changed tuner: ARGS="--again isotune".
+race: .venv/ready-race
+	$(RACE) --table small32 --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
+	$(RACE) --table nano --family "batch 4,batch 64" --seeds 50 --tuners $(RACERS),$(PARTS) --add $(ARGS)
+	$(RACE) --table nano,made --family "batch 4" --scenario shuffled-wd,shuffled-lr,made-round,made-between --seeds 100 --tuners isotune,sobol-quadratic,random --add $(ARGS)
+	$(BIN)/python benchmarks/tuners/head_to_head.py
 
 prove: .venv/ready-test
 	for name in $(PROOFS); do $(BIN)/python proofs/$$name.py || exit 1; done
@@ -44,6 +57,10 @@ clean:
 .venv/ready-test: .venv/ready-train
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 		--editable '.[train,gpt2,huggingface,lightning,tensorboard,wandb,mlflow,optuna,ray,test,docs,dev]'
+	touch $@
+
+.venv/ready-race: .venv/ready-test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
 .venv/ready-docs: pyproject.toml constraints.txt

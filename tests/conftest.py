@@ -13,7 +13,29 @@ from command_forks import Commands
 
 ALLOWED_SKIP = "data from elsewhere: "
 
+# The files that take longest begin, so that no worker of `make test` waits at the end for another one's.
+LONGEST = (
+    "sweep/test_ray.py",
+    "cli/test_tune.py",
+    "test_examples.py",
+    "sweep/test_outcomes.py",
+    "integrations/test_ray_searcher.py",
+    "docs/test_code_blocks.py",
+    "cli/test_train.py",
+    "cli/test_sweep.py",
+    "cli/test_tune_kills.py",
+    "sweep/test_sweep_kills.py",
+    "report/test_page_in_browser.py",
+    "train/test_sharing.py",
+    "measure/test_parallel.py",
+)
+
 _skipped = []
+
+
+def pytest_collection_modifyitems(config, items):
+    order = {config.rootpath / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

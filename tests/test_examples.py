@@ -12,12 +12,20 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def returned_by(name, arguments=""):
-    """What an example's main() returns, from a process of its own: the libraries' import warnings are not ours."""
-    code = f"import json, pathlib, {name}; print('RESULT', json.dumps({name}.main({arguments})))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def ran(code):
+    """A process of its own: the libraries' import warnings are not ours."""
+    return subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True)
+
+
+def result_of(done):
     return json.loads(done.stdout.split("RESULT ")[1])
+
+
+def returned_by(name, arguments=""):
+    """What an example's main() returns."""
+    done = ran(f"import json, pathlib, {name}; print('RESULT', json.dumps({name}.main({arguments})))")
+    assert done.returncode == 0, done.stderr
+    return result_of(done)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +35,38 @@ def plain_loop():
     return readings
 
 
-@pytest.mark.parametrize("name", ["noise_transformers", "noise_lightning"])
-def test_callbacks_find_the_plain_loops_numbers(name, plain_loop):
-    readings = returned_by(name)
-    assert len(readings) == len(plain_loop)
+@pytest.fixture(scope="module")
+def with_transformers():
+    """The example, and the example again with the trainer's own clipping: one process, as the import takes longest."""
+    return ran("""
+import json
+import noise_transformers as example
+from transformers import TrainingArguments
+print("RESULT", json.dumps(example.main()), flush=True)
+class Clipping(TrainingArguments):
+    def __init__(self, **arguments):
+        super().__init__(**arguments | {"max_grad_norm": 1.0})
+example.TrainingArguments = Clipping
+example.main()
+""")
+
+
+def test_the_callback_of_transformers_finds_the_plain_loops_numbers(plain_loop, with_transformers):
+    assert_alike(result_of(with_transformers), plain_loop)
+
+
+def test_the_callback_of_lightning_finds_the_plain_loops_numbers(plain_loop):
+    assert_alike(returned_by("noise_lightning"), plain_loop)
+
+
+def assert_alike(readings, plain_loop):
     for found, expected in zip(readings, plain_loop, strict=True):
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_the_trainers_own_clipping_is_refused(with_transformers):
+    assert with_transformers.returncode != 0
+    assert "NoiseCallback(clip_norm=1.0)" in with_transformers.stderr
 
 
 def test_optuna_is_given_better_settings_than_its_first():
@@ -67,18 +101,3 @@ def foreign_loss(learning_rate):
         options = ["--lr", learning_rate, "--wd", 0.01, "--samples", 6400, "--dir", folder]
         subprocess.run([sys.executable, EXAMPLES / "foreign_trainer.py", *map(str, options)], check=True)
         return json.loads((Path(folder) / "log.jsonl").read_text().splitlines()[-1])["val_loss"]
-
-
-def test_the_trainers_own_clipping_is_refused():
-    code = """
-import noise_transformers as example
-from transformers import TrainingArguments
-class Clipping(TrainingArguments):
-    def __init__(self, **arguments):
-        super().__init__(**arguments | {"max_grad_norm": 1.0})
-example.TrainingArguments = Clipping
-example.main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "NoiseCallback(clip_norm=1.0)" in done.stderr

@@ -10,9 +10,10 @@ table's smooth truth (analyze/truth.py). Readings are defined in scores.py. A pa
 benchmarks/tuners/cache and are found again as long as the table's numbers are the same, so a race can be killed,
 continued, and widened by single tuners (a changed tuner: --again NAME).
 
-Results: benchmarks/results/tuners.json, tuners.md and tuners/*.svg, made of all that was asked for; --no-results prints
-only. Both files begin with isotune against the best of the others (head_to_head.py, which then brings it to
-docs/comparison.md). Packages: see `bench` in pyproject.toml.
+Results: benchmarks/results/tuners.json, tuners.md and tuners/*.svg, made of all that was asked for, and of what was
+asked for before with --add; --no-results prints only. `make race` makes all that is committed. Both files begin with
+isotune against the best of the others (head_to_head.py, which then brings it to docs/comparison.md). Packages: see
+`bench` in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -95,16 +96,30 @@ def main() -> None:
     ]
     about = circumstances()
     known = race(heats, options.processes, set(options.again))
-    results = [course_results(course, heats, known) for course in courses]
+    results = [course_results(course, heats, known) | {"command": about["command"]} for course in courses]
     print(markdown(results))
     if not options.no_results:
         for course, result in zip(courses, results, strict=True):
             draw_course(course, result, heats, known)
-        text = f"Made by `{about['command']}`.\n\n{markdown(results)}"
-        (RESULTS / "tuners.md").write_text(text)
+        results = _earlier_results(courses) + results if options.add else results
+        commands = dict.fromkeys(result["command"] for result in results)
+        (RESULTS / "tuners.md").write_text(f"Made by `{'`, `'.join(commands)}`.\n\n{markdown(results)}")
         seconds = round(time.perf_counter() - started)
         found = {"seconds": seconds, "head_to_head": head_to_head(results), "races": results}
         print(write_results("tuners", about, found))
+
+
+def _earlier_results(courses: Sequence[Course]) -> list[dict[str, Any]]:
+    """What the results say of other courses, as long as their numbers are what they were."""
+    path = RESULTS / "tuners.json"
+    earlier = json.loads(path.read_text())["races"] if path.exists() else []
+    names = [field.name for field in fields(Course)]
+    found = {Course(**{name: result[name] for name in names}): result for result in earlier}
+    return [
+        result
+        for course, result in found.items()
+        if course not in courses and "command" in result and result["fingerprint"] == course.landscape.fingerprint
+    ]
 
 
 def race(heats: Sequence[Heat], processes: int = 1, again: Iterable[str] = ()) -> dict[Heat, TunerPath]:
@@ -242,6 +257,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", type=_names, default=[], help="tuners whose cached paths are not to be used")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--add", action="store_true", help="keep what the results say of other courses")
     parser.add_argument("--no-results", action="store_true", help="print, and write nothing but the cache")
     options = parser.parse_args()
     unknown = {*options.tuners, *options.again} - set(CONTENDERS) | set(options.scenario) - set(SCENARIOS)

@@ -63,7 +63,7 @@ def readings(sizes, num_draws, dimension=6, seed=0):
 
 @pytest.mark.parametrize("sizes", [(4, 4), (2, 2, 2, 2), (1, 3), (5, 1, 2)], ids=str)
 def test_means_and_variances_match_theory_for_every_p(sizes):
-    num_draws, total, num_samples = 4000, sum(sizes), len(sizes)
+    num_draws, total, num_samples = 2000, sum(sizes), len(sizes)
     values, weights, g, covariance = readings(sizes, num_draws)
     for p, (noise, gradient) in P_COLUMNS.items():
         a = weights[p]
