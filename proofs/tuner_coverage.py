@@ -49,7 +49,9 @@ BAND = (0.85, 0.95)
 MAX_QUESTIONS = 40
 TOKENS, TOKENS_PER_STEP = 2_752_512, 256
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
-GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
+GOAL = Goal(
+    tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0025
+)
 U, V = GOAL.space.cells.T
 
 Losses = np.ndarray  # log losses [rungs x cells]

@@ -1,6 +1,6 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
-It counts as done where its users' tolerance is met, and goes on to a tenth of it, so that the path shows what more
+It counts as done where its tolerance is met, and goes on to a tenth of it, so that the path shows what more
 tokens would have given; then it stops, with what it recommends there.
 """
 
@@ -16,7 +16,7 @@ from isotune.tune import Question as Asked
 from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
 
-LAST_SHARE = 0.1
+TOLERANCE, LAST_SHARE = 0.0025, 0.1  # the middle of the race's targets, and the part of it where it stops
 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -63,8 +63,14 @@ def _tuned(
     pairs = [(2.0**lr, 2.0**wd) for lr, wd in zip(replay.log2_lr.tolist(), replay.log2_wd.tolist(), strict=True)]
     cells = {pair: cell for cell, pair in enumerate(pairs)}
     space = Space(only=tuple(pairs))
-    seeds = tuple(range(max_seeds))
-    goal = Goal(tokens=replay.budget, space=space, rungs=rungs, tokens_per_step=tokens_per_step, seeds=seeds)
+    goal = Goal(
+        tokens=replay.budget,
+        space=space,
+        rungs=rungs,
+        tokens_per_step=tokens_per_step,
+        seeds=tuple(range(max_seeds)),
+        tolerance=TOLERANCE,
+    )
 
     def prices(questions: list[Asked]) -> list[int]:
         return [replay.price(_question(question, cells)) for question in questions]

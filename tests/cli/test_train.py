@@ -69,7 +69,7 @@ def test_a_diverged_run_says_so(isotune, tiny_recipe):
 
 
 def test_control_c_saves_and_the_same_command_goes_on(isotune, tiny_recipe, tmp_path):
-    command = ["train", str(tiny_recipe), "--study", "stopped", "--tokens", "256K", "--eval-every", "0"]
+    command = ["train", str(tiny_recipe), "--study", "stopped", "--tokens", "128K", "--eval-every", "0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "isotune", *command],
         cwd=tmp_path,

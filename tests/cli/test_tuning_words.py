@@ -70,7 +70,7 @@ def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
 @pytest.mark.parametrize(
     ("stopped", "ended", "change"),
     [
-        ("good enough", "below 0.25 %, as --tolerance asks", "isotune tune it --tolerance 0.12"),
+        ("good enough", "below 0.1 %, as --tolerance asks", "isotune tune it --tolerance 0.05"),
         ("max_tokens", "would pass --max-tokens (11M)", "isotune tune it --max-tokens "),
         ("max_hours", "--max-hours", "go on with: isotune tune it"),
     ],

@@ -12,7 +12,9 @@ from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
 from isotune.tune.loop import grid_size
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
-GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
+GOAL = Goal(
+    tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0025
+)
 
 
 class Killed(BaseException):

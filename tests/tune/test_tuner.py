@@ -13,7 +13,9 @@ from isotune.tune.belief import NOISE
 from isotune.tune.tuner import believe_answers, expected_gains
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
-GOAL = Goal(tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP)
+GOAL = Goal(
+    tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0025
+)
 
 
 def ask(surface, lr, wd, tokens=TOKENS):

@@ -45,7 +45,7 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
 )
 @click.option("--tokens", help="The budget to tune for [default: the recipe's, or the table's largest].")
 @click.option(
-    "--tolerance", default=0.25, show_default=True, help="Regret that is good enough, in percent of the loss."
+    "--tolerance", default=0.1, show_default=True, help="Expected regret that is good enough, in percent of the loss."
 )
 @click.option(
     "--max-tokens",

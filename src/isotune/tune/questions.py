@@ -88,7 +88,7 @@ class Goal:
     decay_tokens: int = 0
     tokens_per_step: int | None = None  # batch size x sequence length; None: n is unknown, and with it the invariance
     seeds: tuple[int, ...] = (0,)  # that may be asked for; every cell is asked with the first one first
-    tolerance: float = 0.0025  # relative regret that is good enough
+    tolerance: float = 0.001  # expected relative regret that is good enough
     level: float = 0.9
 
     def __post_init__(self) -> None:
