@@ -17,5 +17,5 @@ def independent(u, z, by_seed):
 
 @pytest.fixture
 def independent_noise(monkeypatch):
-    """Without the search for how noise is shared, which takes longest for each table; test_grids.py has it."""
+    """Without the search for how noise is shared, which takes longest for each table; test_grid_losses.py has it."""
     monkeypatch.setattr("isotune.claims.grids.fit_noise", independent)
