@@ -30,7 +30,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +58,7 @@ MIN_WEIGHT = 0.01  # rivals below are dropped
 MAX_OBSERVATIONS = 64  # those with the least noise, which are the lowest of each budget; more take time and say little
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
+_MORE_THAN_ANY_RESIDUAL = 1e30
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
 
 
@@ -79,7 +80,8 @@ class Kernel:
         """The points as this kernel sees them, computed once."""
         coordinates = self.coordinates(points)
         across = coordinates[:, :2] / self.scales[:2]
-        return Placed(self.terms(coordinates), across, points[:, 3], points[:, 4])
+        budgets, which = np.unique(points[:, 3], return_inverse=True)
+        return Placed(self.terms(coordinates), across, budgets, which, points[:, 4])
 
     def expected(self, placed: Placed, size: float) -> np.ndarray:
         """The log losses before anything is observed."""
@@ -88,27 +90,25 @@ class Kernel:
     def parts(self, first: Placed, second: Placed, seeds: np.ndarray | float) -> Parts:
         """What the covariance of two sets of points is made of, at any size; `seeds` is that of what seeds do, which is
         the same for all kernels."""
-        nearness = np.exp(_square_distances(first.across, second.across) / -2)
-        departures = nearness * self._along(first.budget, second.budget)
+        departures = self._along(first.budgets, second.budgets)[:, second.which][first.which]
+        departures *= _nearness(first.across, second.across)
         return Parts(self, first.terms, second.terms, departures, seeds)
 
     def variance(self, placed: Placed, size: float, scatter: float) -> np.ndarray:
         """The diagonal of the covariance of these points."""
         levels = np.where(placed.seed == NEW, 0.0, SEED_LEVEL**2)
         of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + SEED_NOISE**2)
-        trend = ((placed.terms * self._deviation(size)) ** 2).sum(axis=1)
-        departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budget, 0.0)
-        return np.asarray(trend + size**2 * departures + scatter**2 * of_seeds)
+        trend = ((placed.terms * self.deviations(size)) ** 2).sum(axis=1)
+        departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budgets, 0.0)
+        return np.asarray(trend + size**2 * departures[placed.which] + scatter**2 * of_seeds)
 
-    def _deviation(self, size: float) -> np.ndarray:
+    def deviations(self, size: float) -> np.ndarray:
         return np.asarray(self.deviation * size**self.powers)
 
     def _along(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """What depends on the budgets alone, of which there are few."""
-        (a, row), (b, column) = (np.unique(budget, return_inverse=True) for budget in (first, second))
-        near = self.departure**2 * np.exp(((a[:, None] - b) / self.scales[2]) ** 2 / -2)
-        both = near + self.gap**2 * np.maximum(0.0, np.minimum(-a[:, None], -b))
-        return both[row][:, column]
+        """How much departures share by the budgets alone, of which there are few."""
+        near = self.departure**2 * np.exp(((first[:, None] - second) / self.scales[2]) ** 2 / -2)
+        return np.asarray(near + self.gap**2 * np.maximum(0.0, np.minimum(-first[:, None], -second)))
 
 
 @dataclass(frozen=True)
@@ -120,17 +120,14 @@ class Parts:
     second_terms: np.ndarray
     departures: np.ndarray
     seeds: np.ndarray | float
-    _known: dict[float, np.ndarray] = field(default_factory=dict, repr=False)  # by size
 
     def covariance(self, size: float, scatter: float) -> np.ndarray:
         """Before anything is observed."""
-        return np.asarray(self._without_seeds(size) + scatter**2 * self.seeds)
+        return np.asarray(self.without_seeds(size) + scatter**2 * self.seeds)
 
-    def _without_seeds(self, size: float) -> np.ndarray:
-        if size not in self._known:
-            squares = self.kernel._deviation(size) ** 2
-            self._known[size] = (self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures
-        return self._known[size]
+    def without_seeds(self, size: float) -> np.ndarray:
+        squares = self.kernel.deviations(size) ** 2
+        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures)
 
 
 @dataclass(frozen=True)
@@ -139,11 +136,12 @@ class Placed:
 
     terms: np.ndarray
     across: np.ndarray
-    budget: np.ndarray
+    budgets: np.ndarray  # log2 D'/D, each once
+    which: np.ndarray  # of them, by point
     seed: np.ndarray
 
     def some(self, chosen: slice) -> Placed:
-        return Placed(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return Placed(self.terms[chosen], self.across[chosen], self.budgets, self.which[chosen], self.seed[chosen])
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
     def coordinates(points: Points) -> np.ndarray:
         lr, wd, steps, d, _ = points.T
-        return np.column_stack([lr - reference_log2_lr - DRIFT * d, np.log2(1 + 2.0 ** (lr + wd + steps)), d])
+        return np.column_stack([lr - reference_log2_lr - DRIFT * d, np.log2(1 + np.exp2(lr + wd + steps)), d])
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
@@ -294,12 +292,12 @@ class Posterior:
 
     def covariance(self, first: slice, second: slice) -> np.ndarray:
         """[first x second] over all rivals."""
-        total = np.zeros((len(self.mean[first]), len(self.mean[second])))
+        apart = self._means - self.mean
+        total = (self.weights * apart[:, first].T) @ apart[:, second]
         parts: dict[str, Parts] = {}
         for index, rival in enumerate(self.rivals):
-            apart = self._means[index] - self.mean
-            total += rival.weight * (self._own(index, first, second, parts) + np.outer(apart[first], apart[second]))
-        return total
+            total += rival.weight * self._own(index, first, second, parts)
+        return np.asarray(total)
 
     def draws(self, chosen: slice, count: int, rng: np.random.Generator) -> np.ndarray:
         """[count x chosen] joint draws, each from one of the rivals."""
@@ -330,6 +328,28 @@ class _Solved:
     root: np.ndarray
     residual: np.ndarray
 
+    @staticmethod
+    def of(noiseless: np.ndarray, noise: np.ndarray, residual: np.ndarray) -> _Solved:
+        """The whitened residual is the last row of the factor of a matrix that has the residual as its border; the two
+        covariances add up."""
+        n = len(residual)
+        bordered = np.empty((n + 1, n + 1), order="F")
+        np.add(noiseless.T, noise.T, out=bordered[:n, :n])  # .T: the same, in the order of the result
+        bordered[n, :n] = residual  # the upper triangle is not read
+        bordered[n, n] = _MORE_THAN_ANY_RESIDUAL
+        root, failed = lapack.dpotrf(bordered, lower=1, overwrite_a=1, clean=0)
+        if failed:
+            raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
+        return _Solved(root[:n, :n], root[n, :n])
+
+    @property
+    def log_likelihood(self) -> float:
+        return -float(self.residual @ self.residual) / 2 - float(np.log(np.diag(self.root)).sum())
+
+    def for_lapack(self) -> _Solved:
+        """The same in one piece, which LAPACK would make of it with every call."""
+        return _Solved(np.asfortranarray(self.root), self.residual)
+
 
 def believe(
     kernels: Mapping[Kernel, float],
@@ -339,37 +359,30 @@ def believe(
 ) -> Belief:
     """The posterior; kernels, sizes and scatters come with their odds, up to a factor. Rivals without a chance are
     dropped."""
+    sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = _lowest(observations)
     placed = {kernel.name: kernel.place(observed.points) for kernel in kernels}
     seeds = seed_covariance(observed.points, observed.points)
+    own = np.diag(observed.noise**2 + 1e-12)
+    noise = {scatter: own + scatter**2 * seeds for scatter in scatters}
     tried: list[tuple[Rival, _Solved]] = []  # their weights are logarithms
     for kernel, odds in kernels.items():
-        parts = kernel.parts(placed[kernel.name], placed[kernel.name], seeds)
-        for (size, size_odds), (scatter, scatter_odds) in itertools.product(
-            (SIZES if sizes is None else sizes).items(), (SCATTERS if scatters is None else scatters).items()
-        ):
-            residual = observed.values - kernel.expected(placed[kernel.name], size)
-            solved = _solve_observed(parts.covariance(size, scatter), residual, observed.noise)
-            likelihood = -float(solved.residual @ solved.residual) / 2 - float(np.log(np.diag(solved.root)).sum())
-            weight = math.log(odds * size_odds * scatter_odds) + likelihood
-            tried.append((Rival(kernel, size, scatter, weight), solved))
+        its = placed[kernel.name]
+        parts = kernel.parts(its, its, seeds)
+        for size, size_odds in sizes.items():
+            noiseless = parts.without_seeds(size)
+            residual = observed.values - kernel.expected(its, size)
+            for scatter, scatter_odds in scatters.items():
+                solved = _Solved.of(noiseless, noise[scatter], residual)
+                weight = math.log(odds * size_odds * scatter_odds) + solved.log_likelihood
+                tried.append((Rival(kernel, size, scatter, weight), solved))
     logs = np.array([rival.weight for rival, _ in tried])
     weights = np.exp(logs - logs.max())
     weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     weights /= weights.sum()
     kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
     rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
-    return Belief(rivals, observed, placed, tuple(solved for _, solved, _ in kept))
-
-
-def _solve_observed(covariance: np.ndarray, residual: np.ndarray, noise: np.ndarray) -> _Solved:
-    if not len(residual):
-        return _Solved(covariance, residual)
-    covariance.flat[:: len(residual) + 1] += noise**2 + 1e-12
-    root, failed = lapack.dpotrf(covariance.T, lower=1, overwrite_a=1)  # symmetric: .T is the order that LAPACK wants
-    if failed:
-        raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
-    return _Solved(root, _solve(root, residual))
+    return Belief(rivals, observed, placed, tuple(solved.for_lapack() for _, solved, _ in kept))
 
 
 def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -399,15 +412,20 @@ def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
     """[first x second] of what seeds do; points without a seed have none of it."""
     if np.isnan(first[:, 4]).all() or np.isnan(second[:, 4]).all():
         return 0.0
-    near = np.exp(_square_distances(_seed_places(first), _seed_places(second)) / -2)
-    return np.where(first[:, 4, None] == second[:, 4], SEED_LEVEL**2 + SEED_NOISE**2 * near, 0.0)
+    shared = SEED_NOISE**2 * _nearness(_seed_places(first), _seed_places(second)) + SEED_LEVEL**2
+    shared *= first[:, 4, None] == second[:, 4]
+    return shared
 
 
 def _seed_places(points: Points) -> np.ndarray:
     lr, wd, steps, d, _ = points.T
-    memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + 2.0 ** (lr + wd + steps)) / SEED_SCALES[1])
+    memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + np.exp2(lr + wd + steps)) / SEED_SCALES[1])
     return np.column_stack([lr / SEED_SCALES[0], memory, d / SEED_SCALES[2]])
 
 
-def _square_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.maximum(0.0, (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T)
+def _nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """exp(-distance^2 / 2) of all pairs."""
+    logs = a @ b.T
+    logs -= (a**2).sum(axis=1)[:, None] / 2
+    logs -= (b**2).sum(axis=1) / 2
+    return np.exp(logs, out=logs)

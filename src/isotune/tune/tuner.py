@@ -9,7 +9,7 @@ part of the largest gain the cheapest gain per token is taken. It ends when the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,10 +200,12 @@ def _tokens(answers: Sequence[Answer]) -> np.ndarray:
     return np.array([answer.question.tokens for answer in answers], dtype=float)
 
 
-def _keys(questions: Sequence[Question]) -> set[tuple[tuple[float, ...], int, int]]:
-    """Of each question its place, budget and seed, equal where only the last digits of the settings differ."""
-    places = _log2_cells(questions).round(6).tolist()
-    return {(tuple(place), question.tokens, question.seed) for place, question in zip(places, questions, strict=True)}
+_Key = tuple[float, float, int, int]
+
+
+def _keys(cells: np.ndarray, tokens: Sequence[int], seeds: Sequence[int]) -> Iterator[_Key]:
+    """Of questions their places, budgets and seeds, equal where only the last digits of the settings differ."""
+    return zip(*cells.round(6).T.tolist(), tokens, seeds, strict=True)
 
 
 # What to ask
@@ -226,26 +228,21 @@ class _Candidates:
         leave_out: Sequence[Question],
         prices: Prices | None,
     ) -> _Candidates:
-        known = _keys([*(answer.question for answer in answers if answer.status != "read"), *leave_out])
-        cells, targets = goal.space.cells, goal.points(goal.space.cells, goal.tokens)
-        places = [tuple(place) for place in cells.round(6).tolist()]
-        which, seeds = _cells_and_seeds(goal, belief, targets, {seed for *_, seed in known})
-        rows, seeds = np.repeat(which, len(goal.rungs)), np.repeat(seeds, len(goal.rungs))
+        asked = [*(answer.question for answer in answers if answer.status != "read"), *leave_out]
+        asked_seeds = {question.seed for question in asked}
+        known = set(_keys(_log2_cells(asked), [one.tokens for one in asked], [one.seed for one in asked]))
+        targets = goal.points(goal.space.cells, goal.tokens)
+        which, seeds = _cells_and_seeds(goal, belief, targets, asked_seeds)
+        cells, seeds = goal.space.cells[which].repeat(len(goal.rungs), axis=0), seeds.repeat(len(goal.rungs))
         tokens = np.tile(np.array(goal.rungs), len(which))
-        lr, wd = (2.0**cells).T
-        possible = _not_hopeless(lr[rows], tokens, answers)
-        kept = [
-            index
-            for index in np.flatnonzero(possible).tolist()
-            if (places[rows[index]], int(tokens[index]), int(seeds[index])) not in known
-        ]
-        questions = [
-            Question(float(lr[rows[index]]), float(wd[rows[index]]), int(tokens[index]), int(seeds[index]))
-            for index in kept
-        ]
-        listed = prices(questions) if prices else [question.tokens for question in questions]
-        is_new = ~np.isin(seeds[kept], [*{seed for *_, seed in known}, goal.seeds[0]])
-        points = goal.points(cells[rows[kept]], tokens[kept], np.where(is_new, NEW, seeds[kept]))
+        possible = _not_hopeless(2.0 ** cells[:, 0], tokens, answers).tolist()
+        keys = _keys(cells, tokens.tolist(), seeds.tolist())
+        kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
+        cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
+        questions = list(map(Question, *(2.0**cells).T.tolist(), tokens.tolist(), seeds.tolist()))
+        listed = prices(questions) if prices else tokens
+        is_new = ~np.isin(seeds, [*asked_seeds, goal.seeds[0]])
+        points = goal.points(cells, tokens, np.where(is_new, NEW, seeds))
         return _Candidates(questions, points, np.maximum(1.0, np.array(listed, dtype=float)), targets)
 
     def first(self, posterior: Posterior) -> int | None:
@@ -287,11 +284,12 @@ def _cells_and_seeds(goal: Goal, belief: Belief, targets: np.ndarray, asked: set
 def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
     """Whether no run with this LR or a lower one diverged in so few tokens; an LR that also finished stays."""
     possible = np.ones(len(tokens), dtype=bool)
+    diverged = {answer.question for answer in answers if answer.has_diverged}
+    if not diverged:
+        return possible
+    for question in diverged:
+        possible &= (learning_rates < question.learning_rate) | (tokens < question.tokens)
     finished = [answer.question.learning_rate for answer in answers if not answer.has_diverged]
-    for answer in answers:
-        if answer.has_diverged:
-            question = answer.question
-            possible &= (learning_rates < question.learning_rate) | (tokens < question.tokens)
     return possible | np.isin(learning_rates, finished)
 
 
@@ -307,8 +305,11 @@ def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.nda
     could_be_best = mean - reach <= (mean + reach).min()
     mean, move = mean[could_be_best], move[could_be_best]
     after = np.zeros(move.shape[1])
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-        after += weight * (mean[:, None] + move * node).min(axis=0)
+    moved = np.empty_like(move)
+    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+        np.multiply(move, node, out=moved)
+        moved += mean[:, None]
+        after += weight * moved.min(axis=0)
     return np.maximum(0.0, float(mean.min()) - after)
 
 
