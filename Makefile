@@ -9,7 +9,7 @@ BENCHMARKS := training_speed noise_overhead sweep_throughput analysis_speed anal
 PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live tuner_coverage
 
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
-RACERS := isotune,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
+RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
 SLOW_RACERS := gp:10,gp-elr:10,bohb:10,bohb-decayed:10,bohb-syne-tune:10
 PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-without-rungs:15,isotune-without-prefixes:15,isotune-one-seed:15
 
@@ -32,7 +32,7 @@ bench: .venv/ready-test
 
 # An hour or two of two cores; kill and repeat it as you like. A changed tuner: ARGS="--again isotune".
 race: .venv/ready-race
-	$(RACE) --table small32 --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
+	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table nano,made --family "batch 4" --budget 1376256,2752512 --scenario shuffled-wd,shuffled-lr,made-round,made-between --seeds 25 --tuners isotune,sobol-quadratic,random --add $(ARGS)
 	$(BIN)/python benchmarks/tuners/head_to_head.py

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import baselines
 import multi_fidelity
+import oracle
 import ours
 from baselines import Tuner
 
@@ -25,6 +26,7 @@ CONTENDERS = {
     "isotune-without-rungs": Contender(ours.isotune_without_rungs),
     "isotune-without-prefixes": Contender(ours.isotune, can_pause=False),
     "isotune-one-seed": Contender(ours.isotune_with_one_seed),
+    "oracle": Contender(oracle.oracle),
     "grid": Contender(baselines.grid),
     "random": Contender(baselines.random),
     "sobol": Contender(baselines.sobol),

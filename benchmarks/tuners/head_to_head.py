@@ -33,6 +33,7 @@ BEGIN, END = "<!-- race:begin -->", "<!-- race:end -->"
 
 OURS = "isotune"
 YARDSTICK = "sobol-quadratic"
+ORACLE = "oracle"  # knows the surface: no baseline (oracle.py)
 COORDINATES = ("tpe-elr", "gp-elr")  # with our coordinates: rivals, and ablations of what the coordinates alone give
 RATIO_GOALS = {"0.1%": 0.5, "0.25%": 0.5, "0.5%": 1.0}
 SHARE_GOALS = {"0.1%": 0.05, "0.25%": 0.03, "0.5%": 0.02}
@@ -77,7 +78,8 @@ def duel(race: Race, target: str) -> Row:
     row = _against(race, target, best, RATIO_GOALS[target])
     goal, ours = SHARE_GOALS[target], row["isotune"]
     met = {"share_goal_met": ours["mean"] <= goal, "share_goal_met_charged": ours["charged_mean"] <= goal}
-    return row | {"share_goal": goal, **met}
+    oracle = {"oracle": _readings(race, target, ORACLE)} if ORACLE in race["tuners"] else {}
+    return row | {"share_goal": goal, **met, **oracle}
 
 
 def control(race: Race, target: str) -> Row:
@@ -87,16 +89,27 @@ def control(race: Race, target: str) -> Row:
 
 def ablations(race: Race, target: str) -> list[Row]:
     """How much more of the grid isotune takes without its parts."""
-    ours = race["tuners"][OURS][target]["stays"]["mean"]
-    rows = []
-    for name, summary in race["tuners"].items():
-        if (name.startswith(OURS) and name != OURS) or name in COORDINATES:
-            ratio = _rounded(summary[target]["stays"]["mean"] / ours) if ours else None
-            ends = _interval(race, target, name)
-            turned = [_rounded(1 / end) for end in reversed(ends)] if ends and ends[0] else None
-            told = {"without": name, "seeds": summary["seeds"], "ratio": ratio, "interval": turned}
-            rows.append(_course(race, target) | told)
-    return rows
+    return [
+        _course(race, target) | {"without": name} | ratio
+        for name, ratio in race["paired_ratios"][target].items()
+        if name.startswith(OURS) or name in COORDINATES
+    ]
+
+
+def paired_ratios(shares: Mapping[str, Mapping[int, float]]) -> dict[str, Row]:
+    """The mean share of each other tuner over isotune's, both over the seeds that they have in common."""
+    ours = shares.get(OURS)
+    if ours is None:
+        return {}
+    found = {}
+    for name, its in shares.items():
+        if name != OURS:
+            both = sorted(ours.keys() & its.keys())
+            ones, others = ({seed: one[seed] for seed in both} for one in (its, ours))
+            total = sum(others.values())
+            ratio = _rounded(sum(ones.values()) / total) if total else None
+            found[name] = {"seeds": len(both), "ratio": ratio, "interval": ratio_interval(ones, others)}
+    return found
 
 
 def ratio_intervals(shares: Mapping[str, Mapping[int, float]]) -> dict[str, list[float] | None]:
@@ -171,7 +184,7 @@ def _interval(race: Race, target: str, name: str) -> list[float] | None:
 
 
 def _baselines(race: Race) -> list[str]:
-    return [name for name in race["tuners"] if not name.startswith(OURS)]
+    return [name for name in race["tuners"] if not name.startswith(OURS) and name != ORACLE]
 
 
 def _is_control(race: Race) -> bool:
@@ -202,8 +215,8 @@ def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
     if summary["ablations"]:
         parts += [
             "### Without its parts",
-            "The share that is needed, over isotune's: above 1, the part helps. Names with `elr` are other samplers "
-            "that are given log ELR and log LR as coordinates; they are baselines above, too.",
+            "The share that is needed, over isotune's with the same seeds: above 1, the part helps. Names with `elr` "
+            "are other samplers that are given log ELR and log LR as coordinates; they are baselines above, too.",
             _ablations(summary["ablations"]),
         ]
     return "\n\n".join(parts)
@@ -282,9 +295,10 @@ def _duels(rows: Iterable[Row]) -> str:
     lines = []
     for row in rows:
         share = f"≤ {100 * row['share_goal']:g} %: {_met_words(row, 'share_goal_met')}"
-        lines.append([*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}", share])
+        oracle = share_words(row["oracle"]) if "oracle" in row else "-"
+        lines.append([*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}", share, oracle])
     head = ("course", "target", "isotune", "seeds", "best baseline", "its share", "its seeds", "ratio")
-    return _table([*head, "goal for the ratio", "goal for the share"], lines)
+    return _table([*head, "goal for the ratio", "goal for the share", "oracle"], lines)
 
 
 def _controls(rows: Iterable[Row]) -> str:

@@ -39,7 +39,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from contenders import CONTENDERS
 from harness import circumstances, write_results
-from head_to_head import free_seeds, head_to_head, head_to_head_text, ratio_intervals, share_words
+from head_to_head import free_seeds, head_to_head, head_to_head_text, paired_ratios, ratio_intervals, share_words
 from landscape import Landscape
 from plot import SHARES, draw
 from replay import Replay
@@ -178,6 +178,7 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
             tuner: summarize([known[heat] for heat in its], regrets, grid_price) for tuner, its in members.items()
         },
         "ratio_intervals": {target: ratio_intervals(its) for target, its in shares.items()},
+        "paired_ratios": {target: paired_ratios(its) for target, its in shares.items()},
         "free_seeds": {target: free_seeds(its) for target, its in shares.items()},
     }
 

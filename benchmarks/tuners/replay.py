@@ -99,6 +99,10 @@ class Replay:
         known = sum(self.price(Question(cell, self.budget)) == 0 for cell in range(self.num_cells))
         return known == self.num_cells or self.spent >= self.grid_price
 
+    def true_regrets(self) -> np.ndarray:
+        """What no tuner may look at."""
+        return self._landscape.regrets(self.budget)
+
     def branch(self, budget: int) -> int:
         """Where the decay that ends at this budget leaves the trunk."""
         if budget not in self.budgets:

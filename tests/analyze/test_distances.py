@@ -113,7 +113,7 @@ def test_many_curves_with_some_close_ones_keep_four_digits():
 
 def test_many_curves_that_are_nearly_all_close_get_double_precision():
     values = 5 + 1e-6 * np.random.default_rng(13).normal(size=(450, 400))
-    values[7] *= np.linspace(1, 1e3, 400)
+    values[0] *= np.linspace(1, 1e3, 400)  # one of those whose mean is taken off
     assert relative_distances(values).dtype == np.float64
     assert largest_error(values) < 1e-9
 

@@ -7,7 +7,7 @@ import head_to_head
 import numpy as np
 import pytest
 from contenders import CONTENDERS
-from head_to_head import free_seeds, ratio_interval, verdict_words
+from head_to_head import free_seeds, paired_ratios, ratio_interval, verdict_words
 from landscape import Landscape
 from race import Course, Heat, course_results, markdown
 from replay import Question, Replay, Spent
@@ -153,6 +153,7 @@ def raced(shares, *, scenario="real", table="small32", seeds=100, failures=None,
     course = {"table": table, "scenario": scenario, "family": "batch 4", "budget": 1 << 20, "cells": 50}
     more = {
         "ratio_intervals": dict.fromkeys(targets, intervals or {}),
+        "paired_ratios": {target: {} for target in targets},
         "free_seeds": dict.fromkeys(targets, free or {}),
     }
     return course | {"tuners": tuners} | more
@@ -195,12 +196,19 @@ def test_controls_are_held_against_sobol_with_a_quadratic_alone():
     assert not worse["0.1%"]["ratio_goal_met"]
 
 
-def test_ablations_are_told_over_isotune():
-    shares = {"isotune": 0.1, "isotune-without-rungs": 0.2, "gp-elr": 0.4, "gp": 0.3}
-    race = raced(shares, intervals={"isotune-without-rungs": [0.4, 0.8], "gp-elr": None})
+def test_ablations_are_told_over_isotune_with_the_same_seeds():
+    ours = {seed: 0.1 if seed < 10 else 0.9 for seed in range(40)}
+    shares = {
+        "isotune": ours,
+        "isotune-without-rungs": dict.fromkeys(range(10), 0.2),
+        "gp-elr": {0: 0.4},
+        "gp": ours,
+    }
+    race = raced(dict.fromkeys(shares, 0.1)) | {"paired_ratios": {"0.1%": paired_ratios(shares)}}
     found = {row["without"]: row for row in head_to_head.ablations(race, "0.1%")}
     assert {name: row["ratio"] for name, row in found.items()} == {"isotune-without-rungs": 2.0, "gp-elr": 4.0}
-    assert found["isotune-without-rungs"]["interval"] == [1.25, 2.5] and found["gp-elr"]["interval"] is None
+    assert {name: row["seeds"] for name, row in found.items()} == {"isotune-without-rungs": 10, "gp-elr": 1}
+    assert found["isotune-without-rungs"]["interval"] == [2.0, 2.0] and found["gp-elr"]["interval"] is None
 
 
 def test_goals_that_only_free_seeds_reach_are_not_called_met():

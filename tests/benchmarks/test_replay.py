@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from landscape import Landscape, relabelled
+from oracle import oracle
 from replay import Question, Replay
 
 from isotune.analyze.seed_noise import SeedNoise
@@ -147,3 +148,17 @@ def test_relabelled_cells_keep_their_losses_and_scaled_noise():
     assert np.array_equal(swapped.losses, landscape.losses[order])
     assert swapped.curves[0].info.learning_rate == 2.0**-10
     assert swapped.fingerprint != landscape.fingerprint
+
+
+def oracle_path(noise, seed):
+    return list(oracle(Replay(made(noise=noise), 80, seed), np.random.default_rng(0)))
+
+
+def test_the_oracle_needs_one_pair_without_noise_and_as_many_as_a_random_walk_says_with_it():
+    start = oracle_path(None, 0)[0]
+    assert (start.tokens, start.cell) == (160, 0)
+    gap, deviation = LOSSES[2, 2] - LOSSES[0, 2], 0.2
+    noise = SeedNoise(np.full(3, deviation), np.ones((3, 3)), level=5.0)  # a pair has one level, which cancels
+    first = [oracle_path(noise, seed)[0].cell for seed in range(1, 401)]
+    right = 0.5 * (1 + math.erf(gap / (2 * deviation)))  # of one pair, whose difference scatters by sqrt(2) deviations
+    assert np.mean([cell == 0 for cell in first]) == pytest.approx(right, abs=0.06)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import get_blas_funcs
 
 from isotune.analyze.curves import log2_settings
 from isotune.errors import InputError
@@ -35,9 +36,10 @@ _CANCELLED: dict[type[np.floating], float] = {np.float32: 1e-2, np.float64: 1e-5
 _VANISHED = 1e-30  # of the largest value, squared: single precision loses what is smaller
 _SMALL_PRODUCT = 1 << 26  # of curves x curves x points: takes a few milliseconds in double precision
 _MANY_CLOSE = 0.02  # of all pairs
-_LARGE = 1e9  # sums of squares of such values, and of their inverses, are numbers of single precision
+_LARGE = 1e18  # such sums of squares, and their inverses, are numbers of single precision
 _CHUNK_VALUES = 1 << 22
 _BLOCK_ROWS = 96
+_REFERENCE_CURVES = 32
 
 
 @dataclass(frozen=True)
@@ -91,78 +93,86 @@ def relative_distances(values: ArrayLike) -> np.ndarray:
     [[0.0, 0.0, 1.414], [0.0, 0.0, 1.414], [1.414, 1.414, 0.0]]
     """
     curves = np.asarray(values, dtype=float)
-    size = _largest(curves)
-    if size == 0:
-        return np.zeros((len(curves), len(curves)))
-    if not 1 / _LARGE < size < _LARGE:  # squares would overflow or vanish
+    if curves.ndim != 2:
+        raise InputError(f"values must be finite numbers, a row per curve: these have shape {curves.shape}")
+    squares = _square_norms(curves)
+    if not 1 / _LARGE < squares.max(initial=0.0) < _LARGE:  # in single precision they would overflow or vanish
+        size = float(np.abs(curves).max(initial=0.0))
+        if not math.isfinite(size):
+            raise InputError(f"values must be finite numbers, a row per curve: of these {curves.shape} some are not")
+        if size == 0:
+            return np.zeros((len(curves), len(curves)))
         curves = curves * 2.0 ** -math.frexp(size)[1]  # a power of two, so nothing is rounded
+        squares = _square_norms(curves)
     is_small = curves.size * len(curves) <= _SMALL_PRODUCT
-    distances, first, second = _by_product(curves, np.float64 if is_small else np.float32)
+    distances, first, second = _by_product(curves, squares, np.float64 if is_small else np.float32)
     if not is_small and len(first) > _MANY_CLOSE * distances.size:  # another product is faster than to subtract them
-        distances, first, second = _by_product(curves, np.float64)
+        distances, first, second = _by_product(curves, squares, np.float64)
     _subtract_pairs(distances, first, second, curves)
     np.fill_diagonal(distances, 0.0)
     return distances
 
 
-def _largest(curves: np.ndarray) -> float:
-    """The largest value, whatever its sign."""
-    low, high = (float(end) for end in (curves.min(initial=0.0), curves.max(initial=0.0)))
-    if curves.ndim != 2 or not (math.isfinite(low) and math.isfinite(high)):
-        raise InputError(f"values must be finite numbers, a row per curve: these have shape {curves.shape}")
-    return max(-low, high)
+def _square_norms(curves: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray((curves[:, None, :] @ curves[:, :, None])[:, 0, 0])
 
 
-def _by_product(curves: np.ndarray, precision: type[np.floating]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_product(
+    curves: np.ndarray, squares: np.ndarray, precision: type[np.floating]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distances by one product in this precision, and the pairs (first, second) that lost digits.
 
     Half the square of a distance is (<a,a> + <b,b>) / 2 - <a,b>, a relative one's is that over (|a|^2 + |b|^2) / 4.
     """
-    left, levels, norms = _without_levels(curves, precision)
-    distances = left @ left.T  # until the loop is through with them, scalar products
+    left, levels = _without_levels(curves, precision)
+    norms = (squares / 4).astype(precision) + np.finfo(precision).tiny  # two curves of zeros are 0 apart
+    # Until the loop is through with them, scalar products; above the diagonal only, in the order that BLAS wants.
+    unset = np.empty((len(left), len(left)), precision, order="F")
+    distances = get_blas_funcs("syrk", (left,))(1.0, left.T, c=unset, trans=1, lower=1, overwrite_c=1).T
     own = np.diagonal(distances) / 2
     cancelled = _CANCELLED[precision]
     most = 2 * cancelled * float(own.max()) + _VANISHED
     pairs = []
     for begin in range(0, len(curves), _BLOCK_ROWS):  # a few rows at a time, from the diagonal on, stay in the cache
         rows, columns = slice(begin, begin + _BLOCK_ROWS), slice(begin, None)
+        distances[rows, rows] = np.triu(distances[rows, rows]) + np.triu(distances[rows, rows], 1).T
         block = own[rows, None] + own[columns]
         block -= distances[rows, columns]
         scratch = levels[rows, None] - levels[columns]
         block += np.multiply(scratch, scratch, out=scratch)
-        few = np.flatnonzero(block <= most)
-        i, j = np.divmod(few, block.shape[1])
-        close = block.flat[few] <= cancelled * (own[begin + i] + own[begin + j]) + _VANISHED
-        block.flat[few[close]] = 0.0
-        pairs.append(begin + np.array([i, j])[:, close & (i < j)])
+        np.fill_diagonal(block, np.inf)  # a curve and itself
+        if block.min() <= most:
+            i, j = np.nonzero(block <= most)
+            close = block[i, j] <= cancelled * (own[begin + i] + own[begin + j]) + _VANISHED
+            i, j = i[close], j[close]
+            block[i, j] = 0.0
+            pairs.append(begin + np.array([i, j])[:, i < j])
         block /= np.add(norms[rows, None], norms[columns], out=scratch)
         distances[rows, columns] = np.sqrt(block, out=block)
         distances[columns, rows] = block.T
-    first, second = np.concatenate(pairs, axis=1)
+    first, second = np.concatenate([np.zeros((2, 0), dtype=int), *pairs], axis=1)
     return distances, first, second
 
 
-def _without_levels(curves: np.ndarray, precision: type[np.floating]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(curves without mean curve and level; levels, half of whose squared differences are left out; norms^2 / 4).
+def _without_levels(curves: np.ndarray, precision: type[np.floating]) -> tuple[np.ndarray, np.ndarray]:
+    """(curves without a mean curve and without their level; levels, half of whose squared differences are left out).
 
-    Curves differ most in their level. Without it, what a product rounds off is a share of less.
+    Curves differ most in their level. Without it, what a product rounds off is a share of less. Any curve in the middle
+    of them will do for the mean, so some of them are enough.
     """
     num_runs, num_points = curves.shape
-    mean = np.full(num_runs, 1 / num_runs) @ curves
+    mean = curves[:: max(1, num_runs // _REFERENCE_CURVES)].mean(axis=0)
     weights = np.full(num_points, 1 / num_points)
-    left, levels, norms = np.empty(curves.shape, precision), np.empty(num_runs), np.empty(num_runs)
+    left, levels = np.empty(curves.shape, precision), np.empty(num_runs)
     scratch = np.empty((_BLOCK_ROWS, num_points))
     for begin in range(0, num_runs, _BLOCK_ROWS):
         rows = slice(begin, begin + _BLOCK_ROWS)
-        block = curves[rows]
-        norms[rows] = np.multiply(block, block, out=scratch[: len(block)]) @ np.full(num_points, 0.25)
-        centred = np.subtract(block, mean, out=scratch[: len(block)])
+        centred = np.subtract(curves[rows], mean, out=scratch[: len(curves[rows])])
         levels[rows] = centred @ weights
         centred -= levels[rows, None]
         left[rows] = centred
-    levels *= math.sqrt(num_points / 2)
-    # Two curves of zeros are 0 apart.
-    return left, levels.astype(precision), norms.astype(precision) + np.finfo(precision).tiny
+    return left, (levels * math.sqrt(num_points / 2)).astype(precision)
 
 
 def group_labels(

@@ -27,7 +27,6 @@ is raised with its excess.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
