@@ -3,9 +3,10 @@
 Errors of a decayed loss are paired: cells are compared on the same windows, and on the same seeds.
 
     windows   standard deviation over windows of (losses of the cell - losses of the best one) / sqrt(windows)
-    seeds     what is left of losses = cell + seed, over the cells that have several, / sqrt(seeds of the cell)
+    seeds     standard error of (loss of the cell - loss of the best one) over seeds, by analyze/seed_noise.py: runs of
+              one seed share its noise along WD, and their differences are free of it
 
-Both as shares of the loss; their root of squares is the cell's error. How many seeds would make it .1 % follows.
+Both as shares of the loss, of the best cell against the second best; their root of squares is the cell's error.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from table_twins import seed_pairs, twin_pairs
 
 from isotune.analyze.distances import floor_of_pairs
 from isotune.analyze.families import Budget, Family, make_families, place_of
+from isotune.analyze.seed_noise import cell_means, fit_noise
 from isotune.analyze.surface import MARGIN, LossSurface, fit_surface
 from isotune.errors import InputError
 from isotune.recipe import Recipe, falling_tokens, format_number, format_tokens
@@ -31,7 +33,6 @@ from isotune.sweep.plan import make_plan
 BEGIN, END = "<!-- sheet:begin -->", "<!-- sheet:end -->"
 GOAL = 0.001  # paired standard error of a decayed loss, as a share of it
 NUM_BEST = 5
-MIN_FREEDOM = 3
 LINE_LENGTH = 140
 CellKey = tuple[float, float]
 Losses = dict[CellKey, dict[int, DecayRecord]]
@@ -164,7 +165,7 @@ def _family(family: Family, table: Table) -> dict[str, Any]:
         "seeds": sorted({str(run.info.seed) for run in family.curves}),
         "optima": [_optimum(budget) for budget in family.budgets],
         "errors_at_tokens": largest,
-        "errors": _errors(_losses(family, table, largest)),
+        "errors": _errors(_losses(family, table, largest), _steps(family, largest)),
     }
 
 
@@ -229,76 +230,60 @@ def _losses(family: Family, table: Table, tokens: int) -> Losses:
     return losses
 
 
-def _errors(losses: Losses) -> dict[str, Any]:
+def _steps(family: Family, tokens: int) -> float:
+    return tokens / (family.batch_size * family.sequence_length)
+
+
+def _errors(losses: Losses, steps: float) -> dict[str, Any]:
     """Paired errors of the best cells, as shares of their losses."""
     if len(losses) < 2:
-        return {"cells": [], "seed_deviation": None, "seed_freedom": 0}
-    levels = _seed_levels(losses)
-    means = {
-        cell: float(np.mean([decay.final_val_loss - levels[seed] for seed, decay in seeds.items()]))
-        for cell, seeds in losses.items()
-    }
-    order = sorted(means, key=means.__getitem__)
-    near = {cell: losses[cell] for cell in order if means[cell] <= (1 + MARGIN) * means[order[0]]}
-    deviation, freedom = _seed_deviation(near)
+        return {"cells": [], "seed_deviation": None}
+    cells = sorted(losses)
+    means, covariance, deviation = _over_seeds(cells, losses, steps)
+    order = np.argsort(means)
     rows = []
-    for place, cell in enumerate(order[:NUM_BEST]):
-        windows = _window_error(losses[cell], losses[order[0] if place else order[1]]) / means[cell]
-        seeds = deviation / means[cell] / math.sqrt(len(losses[cell]))
+    for place, index in enumerate(order[:NUM_BEST]):
+        other = order[0 if place else 1]
+        windows = _window_error(losses[cells[index]], losses[cells[other]]) / means[index]
+        both = covariance[index, index] + covariance[other, other] - 2 * covariance[index, other]
+        seeds = deviation * math.sqrt(max(0.0, both)) / means[index]
         total = math.hypot(windows, seeds)
-        left = GOAL**2 - windows**2
-        needed = math.ceil((deviation / means[cell]) ** 2 / left) if left > 0 and math.isfinite(deviation) else None
         rows.append(
             {
-                "learning_rate": cell[0],
-                "weight_decay": cell[1],
-                "loss": means[cell],
-                "seeds": len(losses[cell]),
+                "learning_rate": cells[index][0],
+                "weight_decay": cells[index][1],
+                "loss": float(means[index]),
+                "seeds": len(losses[cells[index]]),
                 "window_error": _number(windows),
                 "seed_error": _number(seeds),
                 "error": _number(total),
-                "windows_reach_goal": bool(windows <= GOAL),
                 "reaches_goal": bool(total <= GOAL),
-                "seeds_needed": needed,
             }
         )
-    return {"cells": rows, "seed_deviation": _number(deviation / means[order[0]]), "seed_freedom": freedom}
+    return {"cells": rows, "seed_deviation": _number(deviation / means[order[0]])}
+
+
+def _over_seeds(cells: Sequence[CellKey], losses: Losses, steps: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """(losses of the cells, covariance of their errors over the squared deviation of a seed's noise, that deviation:
+    NaN where seeds are too few to tell it)."""
+    u, v = np.log2(np.array(cells)).T
+    z = np.log2(1 + 2.0 ** (u + v) * steps)
+    seeds = sorted({seed for of in losses.values() for seed in of})
+    by_seed = {
+        seed: np.array([[losses[cell][seed].final_val_loss if seed in losses[cell] else math.nan] for cell in cells])
+        for seed in seeds
+    }
+    first = by_seed[seeds[0]]
+    near = first <= (1 + MARGIN) * np.nanmin(first)  # elsewhere noise is larger
+    noise = fit_noise(u, z[:, None], {seed: np.where(near, its, math.nan) for seed, its in by_seed.items()})
+    runs = [(index, seed, by_seed[seed][index, 0]) for index, cell in enumerate(cells) for seed in losses[cell]]
+    index, seed, values = (np.array(column) for column in zip(*runs, strict=True))
+    means, covariance = cell_means(u, z, index, seed, values, noise)
+    return means, covariance, math.nan if noise is None else float(noise.deviations[0])
 
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _seed_levels(losses: Losses) -> dict[int, float]:
-    """How much each seed lies above the average one, by least squares of cell + seed; 0 where no cell tells."""
-    seeds = sorted({seed for cell in losses.values() for seed in cell})
-    fitted, _ = _two_way({cell: of for cell, of in losses.items() if len(of) > 1}, seeds)
-    return dict(zip(seeds, (fitted - fitted.mean()).tolist(), strict=True))
-
-
-def _seed_deviation(losses: Losses) -> tuple[float, int]:
-    """The standard deviation of a loss around cell + seed, and its degrees of freedom; NaN with fewer than three."""
-    several = {cell: of for cell, of in losses.items() if len(of) > 1}
-    seeds = sorted({seed for of in several.values() for seed in of})
-    _, (square_sum, freedom) = _two_way(several, seeds)
-    return (math.sqrt(square_sum / freedom) if freedom >= MIN_FREEDOM else math.nan), freedom
-
-
-def _two_way(losses: Losses, seeds: Sequence[int]) -> tuple[np.ndarray, tuple[float, int]]:
-    """(levels of the seeds, (what losses = cell + seed leaves, squared and summed, degrees of freedom))."""
-    rows = [
-        (cell, seeds.index(seed), decay.final_val_loss)
-        for cell, of in enumerate(losses.values())
-        for seed, decay in of.items()
-    ]
-    if not rows:
-        return np.zeros(len(seeds)), (0.0, 0)
-    design = np.zeros((len(rows), len(losses) + len(seeds)))
-    for row, (cell, seed, _) in enumerate(rows):
-        design[row, cell] = design[row, len(losses) + seed] = 1.0
-    values = np.array([value for _, _, value in rows])
-    solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-    return solution[len(losses) :], (float(((values - design @ solution) ** 2).sum()), len(rows) - int(rank))
 
 
 def _window_error(cell: dict[int, DecayRecord], other: dict[int, DecayRecord]) -> float:
@@ -408,27 +393,19 @@ def _error_lines(family: dict[str, Any]) -> list[str]:
         return ["Too few decayed cells for errors."]
     budget = format_tokens(family["errors_at_tokens"])
     lines = [
-        f"| best cells at {budget} (LR, WD) | loss | paired error of windows | within .1 % | seeds | error of seeds | "
-        "both | within .1 % |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| best cells at {budget} (LR, WD) | loss | seeds | paired error of windows | of seeds | both | within .1 % |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in errors["cells"]:
-        windows, seeds, both = (_percent(row[name]) for name in ("window_error", "seed_error", "error"))
-        by_windows = "yes" if row["windows_reach_goal"] else "no"
-        reached = "yes" if row["reaches_goal"] else _needed(row)
+        shares = " | ".join(_percent(row[name]) for name in ("window_error", "seed_error", "error"))
         place = f"{_as_power(row['learning_rate'])}, {_as_power(row['weight_decay'])}"
-        numbers = f"{row['loss']:.4f} | {windows} | {by_windows} | {row['seeds']} | {seeds} | {both}"
-        lines.append(f"| {place} | {numbers} | {reached} |")
+        reached = "yes" if row["reaches_goal"] else "no"
+        lines.append(f"| {place} | {row['loss']:.4f} | {row['seeds']} | {shares} | {reached} |")
     if errors["seed_deviation"] is None:
-        lines += ["", f"Too few seeds to tell their scatter ({errors['seed_freedom']} degrees of freedom)."]
-    else:
-        scatter = _percent(errors["seed_deviation"])
-        lines += ["", f"Seeds scatter by {scatter} around cell + seed ({errors['seed_freedom']} degrees of freedom)."]
-    return lines
-
-
-def _needed(row: dict[str, Any]) -> str:
-    return "no" if row["seeds_needed"] is None else f"no, it takes {row['seeds_needed']} seeds"
+        return [*lines, "", "Too few seeds to tell their scatter."]
+    scatter = _percent(errors["seed_deviation"])
+    words = f"A run near the best scatters by {scatter} with its seed. Errors of seeds are those of differences of cells, paired by seed."
+    return [*lines, "", *textwrap.wrap(words, LINE_LENGTH)]
 
 
 def _percent(share: float | None) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from isotune.analyze.checkpoints import compared_histories
 from isotune.analyze.curves import log2_settings
 from isotune.analyze.distances import same_up_to
+from isotune.analyze.seed_noise import cell_means
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
 from isotune.runs.trajectory import RunInfo, Trajectory, Unknown, WeightDecayConvention
@@ -55,8 +56,8 @@ class Budget:
     ends: tuple[End, ...] = field(repr=False)
 
     def cells(self) -> Cells:
-        """The mean over seeds of each cell."""
-        return cells_of([end.info for end in self.ends], np.array([end.loss for end in self.ends]))
+        """The loss of each cell over its seeds."""
+        return cells_of([end.info for end in self.ends], np.array([end.loss for end in self.ends]), self.tokens)
 
 
 @dataclass(frozen=True)
@@ -118,19 +119,27 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
     return tuple(sorted(families, key=lambda family: (-len(family.curves), -family.num_cells, family.name)))
 
 
-def cells_of(infos: Sequence[RunInfo], values: np.ndarray) -> Cells:
-    """The mean over the runs of each cell, at the level of the average seed.
-
-    A seed has a level of its own (its data, its order): where cells have different seeds, their means would differ by
-    that alone. Settings that agree up to rounding are one cell.
-    """
+def cells_of(infos: Sequence[RunInfo], values: np.ndarray, tokens: int | None = None) -> Cells:
+    """The loss of each cell over its runs, at the level of the average seed; settings that agree up to rounding are one
+    cell. Without `tokens` nothing is known of n, by which seeds' noise is shared: means."""
     if not infos:
         return Cells(*(np.zeros(0) for _ in range(4)))
     settings, cell = _grouped_by_cell(infos)
-    counts = np.bincount(cell, minlength=len(settings))
-    levelled = values - _seed_levels(cell, infos, values)
-    means = np.bincount(cell, weights=levelled, minlength=len(settings)) / counts
-    return Cells(settings[:, 0], settings[:, 1], means, counts.astype(float))
+    counts = np.bincount(cell, minlength=len(settings)).astype(float)
+    names, seed = np.unique([str(info.seed) for info in infos], return_inverse=True)
+    if tokens is None or len(names) == 1 or "unknown" in names or not np.isfinite(values).all():
+        means = np.bincount(cell, weights=values, minlength=len(settings)) / counts
+    else:
+        means, _ = cell_means(settings[:, 0], _memory(settings, infos[0], tokens), cell, seed, values)
+    return Cells(settings[:, 0], settings[:, 1], means, counts)
+
+
+def _memory(settings: np.ndarray, info: RunInfo, tokens: int) -> np.ndarray:
+    """log2(1 + n) of cells; where the length of a step is unknown, as if n were small everywhere."""
+    if info.batch_size == "unknown" or info.sequence_length == "unknown":
+        return np.zeros(len(settings))
+    steps = tokens / (info.batch_size * info.sequence_length)
+    return np.asarray(np.log2(1 + np.exp2(settings.sum(axis=1)) * steps))
 
 
 def seed_levels(infos: Sequence[RunInfo], values: np.ndarray) -> np.ndarray:

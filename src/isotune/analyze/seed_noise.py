@@ -30,6 +30,7 @@ MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 OWN_SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 GROWTHS = (0.0, 1.0, 2.0, 3.0)  # octaves of a run's own deviation per octave of LR
 USUAL = (0.8, 0.6, 0.01, 1.0)  # the likely shape where seeds say little; one deviation off: factors of 2, 2 and 10; 1
+USUAL_LEVEL = 1e4  # variance of what a seed adds to all cells alike, over that of what it adds to one: all but free
 Shape = tuple[float, float, float, float]  # lr_length, memory_length, own, growth
 MIN_FREEDOM = 4  # contrasts between seeds and cells: fewer say nothing
 
@@ -101,6 +102,34 @@ def combine_seeds(losses: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarra
     spread = np.zeros_like(covariance)
     spread[np.ix_(kept, kept)] = errors[: len(kept), : len(kept)]
     return found, spread
+
+
+def cell_means(
+    u: np.ndarray,
+    z: np.ndarray,
+    cell: np.ndarray,
+    seed: np.ndarray,
+    values: np.ndarray,
+    noise: SeedNoise | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(losses of the cells over their runs, at the level of the average seed; covariance of their errors, over the
+    squared deviation of one run's noise), from the cell and the seed of each run; the usual noise, unless it is known.
+
+    By generalised least squares: what other seeds say of a seed's luck at a cell is taken off its neighbours too, which
+    may have that seed alone. Where every cell has every seed, these are means.
+    """
+    if noise is None:
+        noise = SeedNoise(np.ones(1), np.ones((1, 1)), *USUAL, reference=float(np.median(u)))
+    covariance = noise.nearness(u, z) + USUAL_LEVEL
+    weights, weighted = np.zeros((len(u), len(u))), np.zeros(len(u))
+    for one in np.unique(seed):
+        its, runs = np.unique(cell[seed == one], return_inverse=True)
+        means = np.bincount(runs, weights=values[seed == one]) / np.bincount(runs)  # of runs that agree in all
+        inverse = np.linalg.inv(covariance[np.ix_(its, its)])
+        weights[np.ix_(its, its)] += inverse
+        weighted[its] += inverse @ means
+    errors = np.linalg.inv(weights)
+    return errors @ weighted, errors
 
 
 def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> SeedNoise | None:
