@@ -168,7 +168,8 @@ def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _S
     if factor > MAX_EXTRAPOLATION or wide > MAX_OCTAVES:
         raise InputError(
             f"{format_tokens(budget)} tokens are {factor:.3g} times what was measured, where the laws are uncertain by "
-            f"{wide:.2g} octaves: too far to say anything; measure a budget nearer to it; {_suggest(diagnosis)}"
+            f"{wide:.2g} octaves: too far to say anything; measure a budget nearer to it, such as "
+            f"{format_tokens(round(math.sqrt(budget * nearest.tokens)))} tokens, halfway in octaves"
         )
     rate, decay, elr = (_predicted(prediction) for prediction in predictions)
     elr = _product(rate, decay, elr)

@@ -6,10 +6,10 @@ apart it is another. Noise that is independent from cell to cell would be wrong 
 average it out, and cells with more seeds would seem to lie off their neighbours.
 
     covariance of cells a, b at budgets j, k = deviation_j * deviation_k * correlation_jk * (own_a * [a = b] +
-        sqrt((1 - own_a) * (1 - own_b)) * exp(-((u_a - u_b) / lr_length)^2 / 2 - ((z_aj - z_bk) / memory_length)^2 / 2))
+        (1 - own) * exp(-((u_a - u_b) / lr_length)^2 / 2 - ((z_aj - z_bk) / memory_length)^2 / 2))
 
-with u = log2 LR and z = log2(1 + n). The part of its variance that a run has by itself is chaos: what the smallest
-change does to it. It grows with LR: own / (1 - own) is a power of LR.
+with u = log2 LR and z = log2(1 + n). What a run has by itself is chaos: what the smallest change does to it. It grows
+with LR, own_a = own * 2^(2 * growth * (u_a - reference)), from nothing that matters to several times of what is shared.
 
 Fitted by restricted maximum likelihood to cells with several seeds, where the loss of each cell and the level of each
 seed are free. How rough the losses of one seed are along WD would tell more of how far noise is shared there, but the
@@ -43,7 +43,7 @@ class SeedNoise:
     correlations: np.ndarray  # between budgets
     lr_length: float = 1.0
     memory_length: float = 1.0
-    own: float = 1.0  # part of the variance that a run has by itself, at LR 2^reference
+    own: float = 1.0  # the part of the variance at LR 2^reference that a run has by itself
     growth: float = 0.0
     reference: float = 0.0
     level: float = 0.0  # deviation of what a seed adds to all cells alike
@@ -51,7 +51,7 @@ class SeedNoise:
     def nearness(self, u: np.ndarray, z: np.ndarray, other_z: np.ndarray | None = None) -> np.ndarray:
         """[cells x cells] covariances over the squared deviation, without the correlations of budgets."""
         closeness = _closeness(u, z, z if other_z is None else other_z, self.lr_length, self.memory_length)
-        return _nearness(closeness, _own(u - self.reference, self.own, self.growth))
+        return _nearness(closeness, u - self.reference, self.own, self.growth)
 
     def root(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         """A root of the covariance of all cells and budgets, in the order (budget, cell); z is cells x budgets."""
@@ -73,17 +73,11 @@ def _closeness(u: np.ndarray, z: np.ndarray, other_z: np.ndarray, lr_length: flo
     return np.asarray(np.exp(-far / 2))
 
 
-def _own(u: np.ndarray, own: float | np.ndarray, growth: float | np.ndarray) -> np.ndarray:
-    """The part of its variance that a run at LR 2^u has by itself; `own` is that at 2^0. With arrays of shape [shapes x
-    1], [shapes x cells]."""
-    grown = own * 4.0 ** (growth * u)
-    return np.asarray(grown / (1 - own + grown))
-
-
-def _nearness(closeness: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """[... x cells x cells] from own parts [... x cells]."""
-    shared = np.sqrt(1 - own)
-    return np.asarray(shared[..., :, None] * shared[..., None, :] * closeness + own[..., None] * np.eye(len(closeness)))
+def _nearness(closeness: np.ndarray, u: np.ndarray, own: float | np.ndarray, growth: float | np.ndarray) -> np.ndarray:
+    """[... x cells x cells]; u = 0 is the reference. With `own` and `growth` of shape [shapes x 1], of all shapes."""
+    alone = np.asarray(own * 4.0 ** (growth * u))
+    shared = 1 - np.asarray(own)[..., None] if np.ndim(own) else 1 - own
+    return np.asarray(shared * closeness + alone[..., None] * np.eye(len(closeness)))
 
 
 def combine_seeds(losses: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -210,7 +204,7 @@ class _Contrasts:
     ) -> np.ndarray:
         """Of the contrasts, for losses of deviation one."""
         closeness = _closeness(self.u, self.z, self.z, lr_length, memory_length) * (self.seed[:, None] == self.seed)
-        return np.asarray(self.basis.T @ _nearness(closeness, _own(self.u, own, growth)) @ self.basis)
+        return np.asarray(self.basis.T @ _nearness(closeness, self.u, own, growth) @ self.basis)
 
 
 def _level(noise: SeedNoise, u: np.ndarray, z: np.ndarray, losses: np.ndarray) -> float:
