@@ -74,7 +74,7 @@ def test_a_source_that_is_not_there_is_said(tmp_path):
         open_source(tmp_path / "absent.csv")
     with pytest.raises(InputError, match="holds no runs that isotune recognizes: say what it is with kind="):
         open_source(tmp_path)
-    with pytest.raises(InputError, match="kind='excel' is not known: give one of study, table, files"):
+    with pytest.raises(InputError, match="kind='excel' is not known: give one of study, table, answers, files"):
         open_source(tmp_path, kind="excel")
     with pytest.raises(InputError, match="source='' is no name"):
         open_source("")

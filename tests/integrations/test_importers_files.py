@@ -128,6 +128,68 @@ def test_runs_are_not_merged_because_their_column_has_another_name(tmp_path):
     assert len(read(tmp_path, text, run_column="run_id").trajectories) == 2
 
 
+GRID = [(lr, wd) for lr in (0.001, 0.002) for wd in (0.1, 0.2, 0.4)]
+
+
+def long_table(loss=lambda lr, wd, k: 5 - k / 10 - lr - wd, rate=lambda lr, k: lr, runs=GRID):
+    lines = [f"{100 * k},{loss(lr, wd, k)},{rate(lr, k)},{wd}" for lr, wd in runs for k in range(1, 6)]
+    return "tokens,val_loss,lr,wd\n" + "\n".join(lines) + "\n"
+
+
+NAMES = {"learning_rate": "lr", "weight_decay": "wd"}
+
+
+@pytest.mark.parametrize("is_sorted_by_position", [False, True])
+def test_rows_that_differ_in_settings_at_one_position_are_several_runs(tmp_path, is_sorted_by_position):
+    header, *lines = long_table().splitlines()
+    if is_sorted_by_position:
+        lines.sort(key=lambda line: int(line.partition(",")[0]))
+    imported = read(tmp_path, "\n".join([header, *lines]) + "\n", mapping=NAMES)
+    assert noted(imported, "rows differ in learning_rate, weight_decay", "6 of them")
+    assert not noted(imported, "written again")
+    assert [(one.info.learning_rate, one.info.weight_decay) for one in imported.trajectories] == GRID
+    for trajectory in imported.trajectories:
+        expected = [5 - k / 10 - trajectory.info.learning_rate - trajectory.info.weight_decay for k in range(1, 6)]
+        np.testing.assert_allclose(trajectory.measured("val_loss")[1], expected)
+
+
+def test_a_table_with_a_row_per_run_is_as_many_runs(tmp_path):
+    text = "tokens,val_loss,lr,wd\n" + "".join(f"1000,{lr + wd},{lr},{wd}\n" for lr, wd in GRID)
+    imported = read(tmp_path, text, mapping=NAMES)
+    assert [(one.info.learning_rate, one.info.weight_decay) for one in imported.trajectories] == GRID
+    assert {one.info.schedule for one in imported.trajectories} == {"unknown"}, "one row shows no schedule"
+
+
+def test_rows_of_two_seeds_are_two_runs_wherever_they_lie(tmp_path):
+    imported = read(tmp_path, "tokens,val_loss,seed\n100,4,0\n200,3,0\n150,4,1\n250,3,1\n")
+    assert [one.info.seed for one in imported.trajectories] == [0, 1]
+    assert [list(one.tokens) for one in imported.trajectories] == [[100, 200], [150, 250]]
+
+
+def test_what_is_written_twice_in_one_combination_is_still_told(tmp_path):
+    imported = read(tmp_path, long_table(runs=[*GRID, GRID[0]]), mapping=NAMES)
+    assert len(imported.trajectories) == 6 and noted(imported, "written again at the same tokens")
+
+
+def test_runs_whose_learning_rate_follows_a_schedule_need_a_column_that_tells_them_apart(tmp_path):
+    text = long_table(rate=lambda lr, k: lr * (1 - k / 6))
+    with pytest.raises(InputError, match="learning rate changes along the runs.*--run-column"):
+        read(tmp_path, text, mapping=NAMES)
+
+
+def test_one_run_may_change_its_settings_and_be_restarted_with_others(tmp_path):
+    lines = [f"{100 * k},{5 - k / 10},{0.001 * (1 - k / 12)},{0.1 if k < 5 else 0.2}" for k in range(1, 11)]
+    again = [f"{100 * k},{5 - k / 10},{0.0009 * (1 - k / 12)},0.2" for k in range(8, 12)]
+    imported = read(tmp_path, "\n".join(["tokens,val_loss,lr,wd", *lines, *again]) + "\n", mapping=NAMES)
+    assert len(only(imported).tokens) == 11 and noted(imported, "written again at the same tokens")
+
+
+def test_settings_that_only_some_rows_have_split_no_run(tmp_path):
+    text = "tokens,val_loss,seed,setup\n100,4,3,tiny\n200,3,,\n200,3,,\n"
+    assert only(read(tmp_path, text)).info.seed == 3
+    assert only(read(tmp_path, text)).info.setup == "tiny"
+
+
 def test_odd_types_of_parquet_are_numbers_or_noted(tmp_path):
     table = pa.table(
         {
@@ -443,3 +505,33 @@ def test_earlier_weight_decays_and_batch_sizes_are_history(tmp_path):
     rows = "0,5,0.1,4\n1,5,0.1,4\n2,5,0.2,4\n3,5,0.2,8\n4,5,0.2,8\n"
     run = only(read(tmp_path, f"step,val_loss,weight_decay,batch_size\n{rows}", settings={"tokens_per_step": 64}))
     assert run.info.history == "WD 0.1 until 64, batch 4 until 128"
+
+
+def test_a_learning_rate_that_is_logged_between_the_losses_has_its_plateau(tmp_path):
+    rows = [(10 * k, "", 0.1 if k < 4 else 0.1 * (7 - k) / 4) for k in range(7)] + [
+        (10 * k + 5, 5, "") for k in range(7)
+    ]
+    text = "step,val_loss,learning_rate\n" + "".join(f"{a},{b},{c}\n" for a, b, c in sorted(rows, key=lambda r: r[0]))
+    info = only(read(tmp_path, text)).info
+    assert (info.learning_rate, info.has_plateau) == (0.1, True)
+    assert info.schedule == "constant at 0.1, falling to 0.025"
+    assert info.decay_tokens == (65 - 30) * STEP
+
+
+@pytest.mark.parametrize(
+    ("first", "stated", "expected", "is_noted"), [(10, None, 0.09, True), (10, 0.1, 0.1, False), (0, None, 0.1, False)]
+)
+def test_a_peak_that_is_not_among_the_rows_is_not_made_up(tmp_path, first, stated, expected, is_noted):
+    lines = "".join(f"{step},5,{0.1 * (1 - step / 100)}\n" for step in range(first, 100, 10))
+    (tmp_path / "settings.json").write_text(json.dumps({"run": {"learning_rate": stated}}))
+    options = {"settings_file": tmp_path / "settings.json"}
+    imported = read(tmp_path, "step,val_loss,learning_rate\n" + lines, **options)
+    assert only(imported).info.learning_rate == pytest.approx(expected)
+    assert noted(imported, "falls from its first row on") == is_noted
+
+
+def test_mistakes_in_names_are_understood(tmp_path):
+    with pytest.raises(InputError, match="wrong way round.*OURS=THEIRS, val_loss=eval/loss"):
+        read(tmp_path, "step,eval/loss\n1,5\n", mapping={"eval/loss": "val_loss"})
+    with pytest.raises(InputError, match="did you mean 'batch_size'"):
+        read(tmp_path, "step,val_loss\n1,5\n", settings={"batchsize": 4})

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from made_tables import STEP, made_constant, made_study, made_wsd, train_by_hand
 
 from isotune.errors import InputError
 from isotune.integrations.importers import open_source
+from isotune.objectives.journal import Entry, Journal
 from isotune.runs import export_table, read_table
+from isotune.tune.questions import Question
 
 
 @pytest.fixture
@@ -71,3 +74,26 @@ def test_mappings_and_settings_are_not_for_our_own(study):
 def test_a_loss_that_no_run_has_is_refused(study):
     with pytest.raises(InputError, match="has no run with bleu"):
         open_source(study.folder, loss="bleu", kind="study")
+
+
+def test_answers_of_a_command_are_runs_of_which_the_end_is_known(tmp_path):
+    journal = Journal(tmp_path / "answers.jsonl")
+    for question, status, loss in (
+        (Question(2**-6, 0.5, 6400, 1), "finished", 2.5),
+        (Question(2**-5, 0.5, 6400), "diverged", math.nan),
+        (Question(2**-4, 0.5, 6400), "failed", math.nan),
+    ):
+        journal.add(Entry(question, status, loss))
+    (tmp_path / "run-1.jsonl").write_text('{"tokens": 6400, "val_loss": 2.5}\n')  # what the command wrote itself
+    imported = open_source(tmp_path, settings={"tokens_per_step": 64})
+    finished, diverged = imported.trajectories
+    assert imported.kind == "answers"
+    assert (finished.info.learning_rate, finished.info.weight_decay, finished.info.seed) == (2**-6, 0.5, 1)
+    assert (finished.info.weight_decay_convention, finished.info.status) == ("coupled", "finished")
+    assert {name: values.tolist() for name, values in finished.columns.items()} == {
+        "tokens": [6400],
+        "val_loss": [2.5],
+        "step": [100],
+    }
+    assert (diverged.info.learning_rate, diverged.info.status) == (2**-5, "diverged")
+    assert "runs that failed, left out: 1" in imported.notes

@@ -78,6 +78,15 @@ def test_tensorboard_folders_are_runs_with_all_their_points(tmp_path, writer):
 
 
 @tensorboard
+def test_tensorboard_tags_that_are_not_mapped_are_asked_for(tmp_path, writer):
+    with writer("a") as one:
+        one.add_scalar("eval/loss", 3.0, 10)
+    with pytest.raises(InputError, match=r"has no run with val_loss: map it.*its columns are step, eval/loss") as error:
+        open_source(tmp_path, settings=KNOWN)
+    assert "neither" not in str(error.value)
+
+
+@tensorboard
 def test_tensorboard_hparams_are_settings(tmp_path, writer):
     log = writer("run")
     for step in STEPS:
@@ -312,6 +321,20 @@ def test_mlflow_runs_have_their_whole_history(mlflow_store):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_an_infinite_loss_in_mlflow_is_a_divergence(tmp_path):
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run = client.create_run(client.create_experiment("one")).info.run_id
+    for step, loss in enumerate((3.0, 2.0, float("inf"))):
+        client.log_metric(run, "val_loss", loss, step=step)
+    client.set_terminated(run)
+    trajectory = only(open_source(tmp_path / "mlflow.db", settings=KNOWN))
+    assert trajectory.info.status == "diverged"
+    assert trajectory.measured("val_loss")[1].tolist() == [3.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_an_mlflow_store_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "mlruns" / "0").mkdir(parents=True)
     (tmp_path / "mlruns" / "0" / "meta.yaml").write_text("name: x")
@@ -432,6 +455,26 @@ def test_optuna_trials_without_a_curve_are_points(tmp_path):
     for trajectory in imported.trajectories:
         assert trajectory.tokens.tolist() == [1_000_000]
         assert trajectory.last("val_loss") == trajectory.last("final_val_loss") == trajectory.info.learning_rate
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optuna_trials_that_end_with_infinity_have_diverged_and_failures_without_a_value_are_told():
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial):
+        trial.suggest_float("lr", 0.1, 1.0)
+        if trial.number != 1:
+            trial.report(2.6, 10)
+        return [float("inf"), float("nan"), 2.5][trial.number]
+
+    study = optuna.create_study()
+    study.optimize(objective, n_trials=3)
+    imported = open_source(study, **OPTUNA)
+    assert [one.info.status for one in imported.trajectories] == ["diverged", "finished"]
+    assert noted(imported, "final value is infinite", ": 1 (trial 0)")
+    assert noted(imported, "failed trials without any value", "left out: 1 (trial 1)")
 
 
 @pytest.mark.filterwarnings("ignore")

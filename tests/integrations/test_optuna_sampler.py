@@ -1,6 +1,9 @@
 """The Optuna sampler: Optuna's own conformance suite, and what it is for."""
 
 import math
+import pickle
+import threading
+import warnings
 
 import numpy as np
 import optuna
@@ -59,7 +62,11 @@ def test_learning_rate_and_weight_decay_come_out_together_and_others_from_the_in
     assert all(step == int(step) for step in lattice), "a half-octave lattice, so LR came from the tuner"
 
 
-def test_a_learning_rate_that_diverges_is_not_tried_again_above():
+def pairs(study):
+    return [tuple(trial.params.values()) for trial in study.trials]
+
+
+def test_failures_above_all_that_finished_are_divergences():
     def objective(trial):
         lr, wd = settings(trial)
         if lr > 2.0**-9:
@@ -68,13 +75,188 @@ def test_a_learning_rate_that_diverges_is_not_tried_again_above():
 
     study = optimize(make_sampler(), 16, objective)
     failed = [trial.params["learning_rate"] for trial in study.trials if trial.state == optuna.trial.TrialState.FAIL]
-    assert failed == sorted(failed, reverse=True), "each failure lowers the highest LR that is tried"
+    assert failed[1:] == sorted(failed[1:], reverse=True), "from the second on each failure lowers the highest LR"
     assert study.best_value < 2 * 1.02
+
+
+def test_one_failure_costs_its_own_cell_alone():
+    def objective(trial):
+        lr, wd = settings(trial)
+        if trial.number == 0:
+            raise RuntimeError("disk full")
+        return bowl(lr, wd, best_lr=2.0**-7)
+
+    study = optimize(make_sampler(), 12, objective)
+    assert study.best_trial.params["learning_rate"] > 2 * study.trials[0].params["learning_rate"]
+    assert len(set(pairs(study))) == 12
+
+
+def test_a_cell_that_failed_is_asked_again_when_nothing_else_is_left():
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-10, 2.0**-8)
+        trial.suggest_float("weight_decay", 0.1, 0.1)
+        if trial.number == 2:
+            raise RuntimeError("disk full")
+        return bowl(lr, 0.1)
+
+    sampler = IsotuneSampler(weight_decay_convention="coupled", octaves=1.0, seed=0)
+    tried = pairs(optimize(sampler, 4, objective))
+    assert len(set(tried)) == 3 and tried[3] == tried[2], "of three cells the first trial takes the middle"
 
 
 def test_nan_counts_as_diverged():
     study = optimize(make_sampler(), 10, lambda trial: math.nan if settings(trial)[0] > 2.0**-10 else 2.0)
     assert sum(trial.state == optuna.trial.TrialState.FAIL for trial in study.trials) <= 4
+
+
+@pytest.mark.parametrize("end", ["fails", "is pruned"])
+def test_a_last_report_that_is_not_finite_is_a_divergence_at_once(end):
+    def objective(trial):
+        settings(trial)
+        trial.report(math.nan, 1)
+        raise RuntimeError if end == "fails" else optuna.TrialPruned
+
+    first, second = pairs(optimize(make_sampler(), 2, objective))
+    assert second[0] < first[0]
+
+
+def test_pruned_trials_are_not_asked_for_again_and_teach_where_not_to_go():
+    def objective(trial):
+        loss = bowl(*settings(trial))
+        for step, above in enumerate((2.0, 1.5, 1.2)):
+            trial.report(above * loss, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return loss
+
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=0)
+    study = optuna.create_study(sampler=make_sampler(), pruner=pruner)
+    study.optimize(objective, n_trials=14)
+    assert sum(trial.state == optuna.trial.TrialState.PRUNED for trial in study.trials) > 3
+    assert len(set(pairs(study))) == 14
+    assert study.best_value < 2 * 1.02
+
+
+def test_pruned_trials_that_reported_nothing_are_not_asked_for_again():
+    def objective(trial):
+        loss = bowl(*settings(trial))
+        if trial.number > 1:
+            raise optuna.TrialPruned
+        return loss
+
+    assert len(set(pairs(optimize(make_sampler(), 5, objective)))) == 5
+
+
+@pytest.mark.parametrize("fixed_decay", [0.1, 0.0])
+def test_with_a_fixed_weight_decay_the_learning_rate_is_tuned(fixed_decay):
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-13, 2.0**-6, log=True)
+        trial.suggest_float("weight_decay", fixed_decay, fixed_decay)
+        return bowl(lr, 0.1, best_elr=0.1 * lr)
+
+    study = optimize(make_sampler(), 7, objective)
+    assert len(set(pairs(study))) == 7
+    assert study.best_value < 2 * 1.005
+    steps = [2 * (math.log2(trial.params["learning_rate"]) + 13) for trial in study.trials[1:]]
+    assert np.allclose(steps, np.round(steps)), "a half-octave lattice, so LR came from the tuner"
+
+
+def test_with_a_fixed_learning_rate_the_weight_decay_is_tuned():
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-9, 2.0**-9)
+        return bowl(lr, trial.suggest_float("weight_decay", 2.0**-8, 1.0, log=True))
+
+    study = optimize(make_sampler(), 7, objective)
+    assert len(set(pairs(study))) == 7
+    assert study.best_value < 2 * 1.005
+
+
+def lr_alone(trial):
+    return trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True), 0.1
+
+
+def decay_of_a_list(trial):
+    return trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True), trial.suggest_categorical("weight_decay", [0.1])
+
+
+def rate_of_a_list(trial):
+    return trial.suggest_categorical("learning_rate", [0.1]), trial.suggest_float("weight_decay", 0.01, 1.0)
+
+
+def steps(trial):
+    return trial.suggest_float("learning_rate", 0.0, 1.0, step=1e-3), trial.suggest_float("weight_decay", 0.1, 0.2)
+
+
+@pytest.mark.parametrize("suggest", [lr_alone, decay_of_a_list, rate_of_a_list, steps])
+def test_what_cannot_be_tuned_is_the_inner_samplers_and_said_once(suggest, caplog):
+    study = optimize(make_sampler(), 8, lambda trial: sum(suggest(trial)))
+    assert len(set(pairs(study))) == 8
+    assert sum("TPESampler chooses them" in record.message for record in caplog.records) == 1
+
+
+def test_trials_that_run_at_once_all_differ():
+    together = threading.Barrier(4, timeout=120)
+
+    def objective(trial):
+        loss = bowl(*settings(trial))
+        together.wait()
+        return loss
+
+    sampler = IsotuneSampler(weight_decay_convention="coupled", octaves=1.0, seed=0)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(objective, n_trials=8, n_jobs=4)
+    assert len(set(pairs(study))) == 8
+
+
+@pytest.mark.parametrize("lr_is_fixed", [False, True])
+def test_trials_that_begin_at_once_begin_at_different_places(lr_is_fixed):
+    study = optuna.create_study(sampler=make_sampler())
+    trials = [study.ask() for _ in range(4)]
+    highest = 2.0**-13 if lr_is_fixed else 2.0**-6
+    rates = [trial.suggest_float("learning_rate", 2.0**-13, highest, log=True) for trial in trials]
+    decays = [trial.suggest_float("weight_decay", 2.0**-8, 1.0, log=True) for trial in trials]
+    assert len(set(zip(rates, decays, strict=True))) == 4
+
+
+def test_processes_that_share_a_storage_see_what_others_were_given(tmp_path):
+    def open_storage():
+        return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "trials")))
+
+    optuna.create_study(study_name="shared", storage=open_storage()).add_trial(
+        optuna.create_trial(
+            params={"learning_rate": 2.0**-9, "weight_decay": 0.1},
+            distributions={
+                "learning_rate": optuna.distributions.FloatDistribution(2.0**-13, 2.0**-6, log=True),
+                "weight_decay": optuna.distributions.FloatDistribution(2.0**-8, 1.0, log=True),
+            },
+            value=2.0,
+        )
+    )
+    given = []
+    for _ in range(3):
+        study = optuna.load_study(study_name="shared", storage=open_storage(), sampler=make_sampler())
+        trial = study.ask()
+        trial.suggest_float("learning_rate", 2.0**-13, 2.0**-6, log=True)  # and not yet its WD
+        given.append(tuple(trial.relative_params.values()))
+    assert len(set(given)) == 3
+
+
+def test_the_sampler_can_be_pickled():
+    study = optimize(make_sampler(), 2, lambda trial: bowl(*settings(trial)))
+    copy = optuna.create_study(sampler=pickle.loads(pickle.dumps(study.sampler)))
+    copy.add_trials(study.trials)
+    for one in (study, copy):
+        one.optimize(lambda trial: bowl(*settings(trial)), n_trials=1)
+    assert pairs(study) == pairs(copy)
+
+
+def test_with_a_parameter_that_another_sampler_fixes_the_inner_one_chooses():
+    study = optimize(make_sampler(), 1, lambda trial: bowl(*settings(trial)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.sampler = optuna.samplers.PartialFixedSampler({"weight_decay": 0.1}, study.sampler)
+    study.optimize(lambda trial: bowl(*settings(trial)), n_trials=4)
+    assert len(set(pairs(study))) == 5
 
 
 def test_independent_weight_decay_is_tuned_in_its_own_units():

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ray import tune
 
@@ -63,11 +64,56 @@ def test_a_trial_that_still_runs_is_not_asked_again():
     assert len(settings) == 4
 
 
-def test_a_failure_lowers_the_learning_rate():
+@pytest.mark.parametrize("loss", [math.nan, math.inf, np.float32(math.inf)])
+def test_a_divergence_lowers_the_learning_rate_and_is_saved(tmp_path, loss):
     searcher = make_searcher()
     first = searcher.suggest("trial 0")
-    searcher.on_trial_complete("trial 0", error=True)
-    assert searcher.suggest("trial 1")["learning_rate"] < first["learning_rate"]
+    searcher.on_trial_complete("trial 0", {"loss": loss})
+    searcher.save(str(tmp_path / "state"))
+    restored = make_searcher()
+    restored.restore(str(tmp_path / "state"))
+    assert restored.suggest("trial 1")["learning_rate"] < first["learning_rate"]
+    assert restored.suggest("trial 2") == [searcher.suggest(f"trial {number}") for number in (1, 2)][1]
+
+
+def test_one_error_costs_a_cell_and_several_the_learning_rates_above():
+    searcher = make_searcher()
+    rates = []
+    for number in range(4):
+        rates.append(searcher.suggest(f"trial {number}")["learning_rate"])
+        searcher.on_trial_complete(f"trial {number}", error=True)
+    assert rates[1] >= rates[0] / 2, "it may have been a full disk"
+    assert rates[2] < min(rates[:2]) and rates[3] < rates[2]
+
+
+def test_everything_else_is_drawn_wherever_it_stands_and_need_not_be_json(tmp_path):
+    space = SPACE | {
+        "model": {"dropout": tune.uniform(0.0, 1.0), "sizes": [tune.choice([8, 16]), 32]},
+        "clip": tune.sample_from(lambda spec: 10 * spec.config.learning_rate),
+        "constant": Path("corpus"),
+    }
+    searcher = IsotuneSearch(weight_decay_convention="coupled")
+    searcher.set_search_properties("loss", "min", space)
+    drawn = [searcher.suggest(f"trial {number}") for number in range(4)]
+    assert all(0 <= one["model"]["dropout"] <= 1 and one["model"]["sizes"][0] in (8, 16) for one in drawn)
+    assert len({one["model"]["dropout"] for one in drawn}) == 4
+    assert all(one["clip"] == 10 * one["learning_rate"] and one["constant"] == Path("corpus") for one in drawn)
+    searcher.save(str(tmp_path / "state"))
+    assert isinstance(space["model"]["dropout"], tune.search.sample.Domain), "the user's space is as it was"
+
+
+@pytest.mark.parametrize("fixed_decay", [0.1, 0, 0.0])
+def test_a_fixed_weight_decay_leaves_the_learning_rate_to_be_tuned(fixed_decay):
+    searcher = IsotuneSearch(weight_decay_convention="coupled")
+    searcher.set_search_properties("loss", "min", SPACE | {"weight_decay": fixed_decay})
+    tried = []
+    for number in range(7):
+        one = searcher.suggest(f"trial {number}")
+        tried.append((bowl(one | {"weight_decay": 2.0**-14 / one["learning_rate"]}), one["learning_rate"]))
+        assert one["weight_decay"] == fixed_decay
+        searcher.on_trial_complete(f"trial {number}", {"loss": tried[-1][0]})
+    assert len({lr for _, lr in tried}) == 7
+    assert min(tried)[0] < 2 * 1.005
 
 
 def test_points_that_were_evaluated_elsewhere_count_as_its_own():
@@ -83,6 +129,10 @@ def test_mistakes_are_sentences():
     searcher = IsotuneSearch(weight_decay_convention="coupled")
     searcher.set_search_properties("loss", "min", {"lr": tune.loguniform(1e-4, 1e-2)})
     with pytest.raises(InputError, match=r"tune\.loguniform"):
+        searcher.suggest("trial 0")
+    searcher = IsotuneSearch(weight_decay_convention="coupled")
+    searcher.set_search_properties("loss", "min", SPACE | {"layers": tune.grid_search([1, 2])})
+    with pytest.raises(InputError, match=r"tune\.choice"):
         searcher.suggest("trial 0")
 
 

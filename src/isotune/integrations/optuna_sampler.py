@@ -4,25 +4,34 @@
     study = optuna.create_study(sampler=sampler)
 
 The objective is a loss to be minimized, with parameters called learning_rate and weight_decay (or as the sampler is
-told). Trials that fail, or whose value is NaN, count as diverged. Use it with Hugging Face as
+told), both by suggest_float without a step; one of them may be fixed, low and high being equal. In any other case the
+inner sampler chooses them too. A value of infinity, or a last report that is not finite, is a divergence, and so are
+several failures above every LR that has a loss. Use it with Hugging Face as
 `trainer.hyperparameter_search(backend="optuna", sampler=sampler)`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from isotune.integrations.proposals import Proposals, Tried
+from isotune.integrations.proposals import PRUNED_NOISE, Proposals, Tried
 from isotune.runs.trajectory import WeightDecayConvention
 
-_FINISHED = (TrialState.COMPLETE, TrialState.FAIL)
+# Of a trial: the LR and WD that it was given, None if it began before the ranges were known. Its parameters say so only
+# when its objective has asked for both, and by then other threads and processes have asked as well.
+GIVEN = "isotune:given"
+# Of all samplers of the process: one lock each could not be pickled, which Optuna's users do with samplers.
+_ONE_AT_A_TIME = threading.Lock()
+_log = logging.getLogger(__name__)
 
 
 class IsotuneSampler(BaseSampler):
@@ -48,44 +57,45 @@ class IsotuneSampler(BaseSampler):
         )
         self._names = (learning_rate, weight_decay)
         self._inner = inner or TPESampler(seed=seed)
+        self._has_told = False  # that the inner sampler chooses LR and WD
 
     def reseed_rng(self) -> None:
         self._inner.reseed_rng()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         theirs = self._inner.infer_relative_search_space(study, trial)
-        return self._ranges(study) | {
-            name: distribution for name, distribution in theirs.items() if name not in self._names
-        }
+        ranges = self._ranges(study)
+        if not ranges:
+            return theirs
+        return ranges | {name: distribution for name, distribution in theirs.items() if name not in self._names}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         _require_one_loss(study)
-        rest = {name: distribution for name, distribution in search_space.items() if name not in self._names}
+        ours = _tunable([search_space.get(name) for name in self._names])
+        rest = {
+            name: distribution for name, distribution in search_space.items() if not ours or name not in self._names
+        }
         values = self._inner.sample_relative(study, trial, rest) if rest else {}
         for name, distribution in rest.items():
             if name not in values:
                 values[name] = self._inner.sample_independent(study, trial, name, distribution)
-        if len(rest) == len(search_space):
+        if not ours:
             return values
-        rate, decay = (search_space[name] for name in self._names)
-        assert isinstance(rate, FloatDistribution) and isinstance(decay, FloatDistribution)
-        lr, wd = self._proposals.next((rate.low, rate.high), (decay.low, decay.high), self._tried(study, trial))
-        return values | {self._names[0]: _inside(rate, lr), self._names[1]: _inside(decay, wd)}
+        rate, decay = ((distribution.low, distribution.high) for distribution in ours)
+        with _ONE_AT_A_TIME:
+            lr, wd = self._proposals.next(rate, decay, self._tried(study, trial))
+            study._storage.set_trial_system_attr(trial._trial_id, GIVEN, [lr, wd])
+        return values | {self._names[0]: lr, self._names[1]: wd}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         _require_one_loss(study)
-        if param_name not in self._names or not _is_usable(param_distribution):
-            return self._inner.sample_independent(study, trial, param_name, param_distribution)
-        assert isinstance(param_distribution, FloatDistribution)
-        ends = param_distribution.low, param_distribution.high
-        if param_name == self._names[0]:
-            return _inside(param_distribution, self._proposals.first_learning_rate(ends))
-        first = self._proposals.first_weight_decay(trial.params.get(self._names[0]), ends)
-        return _inside(param_distribution, first)
+        if param_name in self._names and _is_range(param_distribution) and not self._has_seen(study, param_name):
+            return self._first(study, trial, param_name, param_distribution)
+        return self._inner.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._inner.before_trial(study, trial)
@@ -95,25 +105,61 @@ class IsotuneSampler(BaseSampler):
 
     def _ranges(self, study: Study) -> dict[str, BaseDistribution]:
         """Those of LR and WD in the latest trial that had both: one that failed, too, which Optuna would pass over."""
-        for trial in reversed(study.get_trials(deepcopy=False)):
-            ranges = {name: trial.distributions[name] for name in self._names if name in trial.distributions}
-            if len(ranges) == 2:
-                return ranges if all(_is_usable(distribution) for distribution in ranges.values()) else {}
+        trials = study.get_trials(deepcopy=False)
+        for trial in reversed(trials):
+            if all(name in trial.distributions for name in self._names):
+                if _tunable([trial.distributions[name] for name in self._names]):
+                    return {name: trial.distributions[name] for name in self._names}
+                break
+        if not self._has_told and any(trial.state.is_finished() for trial in trials):
+            self._has_told = True
+            _log.warning(
+                f"{self._names[0]!r} and {self._names[1]!r} are not both a range without steps, so "
+                f"{type(self._inner).__name__} chooses them: use suggest_float for both (low == high fixes one), or "
+                "say what they are called with learning_rate= and weight_decay="
+            )
         return {}
 
+    def _has_seen(self, study: Study, name: str) -> bool:
+        """Whether a trial with this parameter has ended: what came with it is known, and nothing need be guessed."""
+        return any(name in trial.params and trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+    def _first(self, study: Study, trial: FrozenTrial, name: str, distribution: FloatDistribution) -> float:
+        """LR or WD of a trial that began before any other told both ranges; no two of them begin at one place."""
+        ends = distribution.low, distribution.high
+        with _ONE_AT_A_TIME:
+            others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
+            number = sum(GIVEN in other.system_attrs for other in others)
+            lr = trial.params.get(self._names[0])
+            if name == self._names[0]:
+                first = self._proposals.first_learning_rate(ends, number)
+            elif _is_range(trial.distributions.get(self._names[0])):
+                first = self._proposals.first_weight_decay(lr, ends)  # the LR differs already
+            else:
+                first = self._proposals.first_weight_decay(_as_number(lr), ends, number)
+            study._storage.set_trial_system_attr(trial._trial_id, GIVEN, None)
+        return min(max(first, distribution.low), distribution.high)
+
     def _tried(self, study: Study, trial: FrozenTrial) -> list[Tried]:
-        tried = []
-        for other in study.get_trials(deepcopy=False):
-            settings = [other.params.get(name) for name in self._names]
-            if other.number == trial.number or any(value is None for value in settings):
-                continue
-            lr, wd = (float(value) for value in settings)  # type: ignore[arg-type]
-            if other.state == TrialState.RUNNING:
-                tried.append(Tried(lr, wd, None))
-            elif other.state in _FINISHED:
-                value = other.values[0] if other.state == TrialState.COMPLETE and other.values else math.nan
-                tried.append(Tried(lr, wd, float(value)))
-        return tried
+        trials = study.get_trials(deepcopy=False)
+        tried = [self._outcome(other, trials) for other in trials if other.number != trial.number]
+        return [one for one in tried if one is not None]
+
+    def _outcome(self, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> Tried | None:
+        """What a trial says; None if it has no LR and WD."""
+        lr, wd = (_as_number(trial.params.get(name)) for name in self._names)
+        if lr is None or wd is None:
+            given = trial.system_attrs.get(GIVEN)  # its objective has not asked for both yet, or never did
+            return Tried(given[0], given[1], None) if given else None
+        if trial.state == TrialState.COMPLETE:
+            return Tried(lr, wd, trial.value)
+        if trial.state in (TrialState.RUNNING, TrialState.WAITING):
+            return Tried(lr, wd, None)
+        if trial.last_step is not None and not math.isfinite(trial.intermediate_values[trial.last_step]):
+            return Tried(lr, wd, math.nan)
+        if trial.state == TrialState.PRUNED:
+            return Tried(lr, wd, _as_if_finished(trial, trials), noise=PRUNED_NOISE)
+        return Tried(lr, wd, None, has_failed=True)
 
 
 def _require_one_loss(study: Study) -> None:
@@ -123,14 +169,29 @@ def _require_one_loss(study: Study) -> None:
         raise ValueError("IsotuneSampler minimizes a loss: create_study(direction='minimize')")
 
 
-def _is_usable(distribution: BaseDistribution) -> bool:
-    return isinstance(distribution, FloatDistribution) and distribution.high > 0 and not distribution.single()
+def _tunable(distributions: Sequence[BaseDistribution | None]) -> list[FloatDistribution]:
+    """The two ranges if isotune can tune them, one of which may be a single value; else nothing."""
+    found = [one for one in distributions if isinstance(one, FloatDistribution)]
+    fit = len(found) == len(distributions) and all(_is_range(one) or (one.single() and one.low >= 0) for one in found)
+    return found if fit and any(_is_range(one) for one in found) else []
 
 
-def _inside(distribution: FloatDistribution, value: float) -> float:
-    """The nearest value that the distribution can have."""
-    value = min(max(value, distribution.low), distribution.high)
-    if distribution.step is not None:
-        value = distribution.low + round((value - distribution.low) / distribution.step) * distribution.step
-        value = min(value, distribution.high)
-    return float(value)
+def _is_range(distribution: BaseDistribution | None) -> TypeGuard[FloatDistribution]:
+    if not isinstance(distribution, FloatDistribution) or distribution.single():
+        return False
+    return distribution.low >= 0 and distribution.step is None
+
+
+def _as_number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _as_if_finished(pruned: FrozenTrial, trials: Sequence[FrozenTrial]) -> float | None:
+    """The loss that a pruned trial would have had: as much above the best one as it was where it was pruned."""
+    step = pruned.last_step
+    if step is None:
+        return None
+    completed = [other for other in trials if other.state == TrialState.COMPLETE and step in other.intermediate_values]
+    beside = [(other.intermediate_values[step], other.value) for other in completed if other.value is not None]
+    there, final = min((pair for pair in beside if min(pair) > 0 and max(pair) < math.inf), default=(0.0, 0.0))
+    return final * pruned.intermediate_values[step] / there if there else None

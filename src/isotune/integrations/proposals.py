@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
@@ -14,15 +14,19 @@ from isotune.tune import Answer, Goal, Question, Space, suggest
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
 TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
 FIRST_MEMORY_TIMES = 0.3  # of the first run: WD below this matters little
+NO_DECAY = 2.0**-40  # stands for a WD that is fixed at 0: n is 0 to all digits
+PRUNED_NOISE = 0.05  # of the log loss that a pruned run would have had
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration that was tried, or is being tried; loss NaN: it diverged, None: it still runs."""
+    """A configuration that was tried, or is being tried; loss NaN: it diverged, None: there is none (yet)."""
 
     learning_rate: float
     weight_decay: float
     loss: float | None
+    has_failed: bool = False  # it ended without a loss: a divergence, or nothing that LR and WD are to blame for
+    noise: float | None = None  # standard deviation of the log loss, where it is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,37 +46,44 @@ class Proposals:
     def next(
         self, learning_rate: tuple[float, float], weight_decay: tuple[float, float], tried: Sequence[Tried]
     ) -> tuple[float, float]:
-        """(LR, WD) to try next, inside the ranges; WD in the convention of the ranges."""
-        rates, decays = _above_zero(learning_rate), _above_zero(weight_decay)
-        pairs = self._pairs(rates, decays)
+        """(LR, WD) to try next, inside the ranges, one of which may be a point; WD in the convention of the ranges."""
+        if weight_decay == (0.0, 0.0):
+            without = [replace(one, weight_decay=NO_DECAY) for one in tried]
+            return self.next(learning_rate, (NO_DECAY, NO_DECAY), without)[0], 0.0
+        pairs = self._pairs(_above_zero(learning_rate), _above_zero(weight_decay))
         goal = Goal(
             tokens=self.tokens or TOKENS,
             space=Space(only=tuple(pairs)),
             rungs=(self.tokens or TOKENS,),
             tokens_per_step=self.tokens_per_step,
         )
-        placed = [one for one in tried if one.learning_rate > 0 and one.weight_decay > 0]
+        placed = _with_divergences([one for one in tried if one.learning_rate > 0 and one.weight_decay > 0])
         known = [one for one in placed if one.loss is not None]
         losses = _positive([one.loss for one in known if one.loss is not None])
-        answers = [Answer(self._question(one, goal), loss) for one, loss in zip(known, losses, strict=True)]
-        pending = [self._question(one, goal) for one in placed if one.loss is None]
-        suggestion = suggest(goal, answers, pending=pending)
-        if suggestion.questions:
-            chosen = suggestion.questions[0]
-            return pairs[chosen.learning_rate, chosen.weight_decay]
+        answers = [
+            Answer(self._question(one, goal), loss, noise=one.noise) for one, loss in zip(known, losses, strict=True)
+        ]
+        open_ones = [one for one in placed if one.loss is None]
+        running = [one for one in open_ones if not one.has_failed]
+        for others in (open_ones, running):  # what failed is asked again where nothing else is left
+            suggestion = suggest(goal, answers, pending=[self._question(one, goal) for one in others])
+            if suggestion.questions:
+                chosen = suggestion.questions[0]
+                return pairs[chosen.learning_rate, chosen.weight_decay]
         best = suggestion.recommendation  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
 
-    def first_learning_rate(self, learning_rate: tuple[float, float]) -> float:
-        """An LR to begin with: the middle of the range."""
-        low, high = _above_zero(learning_rate)
-        return math.sqrt(low * high)
+    def first_learning_rate(self, learning_rate: tuple[float, float], number: int = 0) -> float:
+        """An LR to begin with: the middle of the range, then of its halves, and so on."""
+        return _between(_above_zero(learning_rate), number)
 
-    def first_weight_decay(self, learning_rate: float | None, weight_decay: tuple[float, float]) -> float:
-        """A WD to begin with: n of .3, or the middle of the range."""
+    def first_weight_decay(
+        self, learning_rate: float | None, weight_decay: tuple[float, float], number: int = 0
+    ) -> float:
+        """A WD to begin with: n of .3, or the middle of the range, then of its halves, and so on."""
         low, high = _above_zero(weight_decay)
-        if self.tokens is None or self.tokens_per_step is None or not learning_rate:
-            return math.sqrt(low * high)
+        if number or self.tokens is None or self.tokens_per_step is None or not learning_rate:
+            return _between((low, high), number)
         per_step = FIRST_MEMORY_TIMES * self.tokens_per_step / self.tokens
         wanted = per_step if self.weight_decay_convention == "independent" else per_step / learning_rate
         return min(max(wanted, low), high)
@@ -95,6 +106,28 @@ class Proposals:
 
     def _question(self, one: Tried, goal: Goal) -> Question:
         return Question(one.learning_rate, self._coupled(one.learning_rate, one.weight_decay), goal.tokens)
+
+
+def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
+    """The same, with failures that look like divergences told as such: several, above every LR that has a loss.
+
+    One may be a full disk. Of a run that raises an error or returns NaN Optuna says no more than that it failed.
+    """
+    highest = max((one.learning_rate for one in tried if one.loss is not None and math.isfinite(one.loss)), default=0.0)
+    above = [one for one in tried if one.has_failed and one.learning_rate > highest]
+    if len(above) < 2:
+        return list(tried)
+    return [replace(one, loss=math.nan) if one in above else one for one in tried]
+
+
+def _between(ends: tuple[float, float], number: int) -> float:
+    """Places that fill a range evenly on a logarithmic axis: 1/2, 1/4, 3/4, 1/8 of the way, and so on."""
+    share, step = 0.0, 0.5
+    digits = number + 1
+    while digits:
+        share += step * (digits % 2)
+        digits, step = digits // 2, step / 2
+    return float(ends[0] * (ends[1] / ends[0]) ** share)
 
 
 def _above_zero(ends: tuple[float, float]) -> tuple[float, float]:

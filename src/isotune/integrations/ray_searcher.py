@@ -4,26 +4,29 @@
     tune.Tuner(trainable, tune_config=tune.TuneConfig(search_alg=searcher, metric="loss", mode="min", num_samples=12),
                param_space={"learning_rate": tune.loguniform(1e-4, 1e-2), "weight_decay": tune.loguniform(1e-3, 1)})
 
-What was tried is saved with the experiment: a restored one asks no configuration twice. Trials that fail, or end with
-NaN, count as diverged.
+One of the two may be a number, which fixes it. Everything else in the space is drawn as Ray's own search draws it. What
+was tried is saved with the experiment: a restored one asks no configuration twice. A loss that is not finite is a
+divergence, and so are several errors above every LR that has a loss.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from ray.tune.search import Searcher
-from ray.tune.search.sample import Domain, Float
+from ray.tune.search.sample import Float
+from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
 from isotune.errors import InputError
 from isotune.integrations.proposals import Proposals, Tried
-from isotune.runs.files import read_json, write_json
+from isotune.runs.files import FORMAT, read_json, write_json
 from isotune.runs.trajectory import WeightDecayConvention
 
-FORMAT = 1
+VERSION = 2  # of what is saved
+Outcome = float | Literal["diverged", "failed"]
 
 
 class IsotuneSearch(Searcher):
@@ -53,8 +56,8 @@ class IsotuneSearch(Searcher):
         self._names = (learning_rate, weight_decay)
         self._space: dict[str, Any] = dict(space or {})
         self._seed = seed
-        self._asked: dict[str, dict[str, Any]] = {}  # trial -> its configuration
-        self._told: dict[str, float] = {}  # trial -> its loss, NaN if it failed
+        self._asked: dict[str, tuple[float, float]] = {}  # trial -> its LR and WD
+        self._told: dict[str, Outcome] = {}
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         if self._space and config:
@@ -67,17 +70,13 @@ class IsotuneSearch(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         ranges = [self._range(name) for name in self._names]
-        lr, wd = self._proposals.next(ranges[0], ranges[1], self._tried())
-        rng = np.random.default_rng([self._seed, len(self._asked)])
-        configuration = {
-            name: _drawn(value, rng) for name, value in self._space.items() if name not in self._names
-        } | dict(zip(self._names, (float(lr), float(wd)), strict=True))
-        self._asked[trial_id] = configuration
+        lr, wd = (float(value) for value in self._proposals.next(ranges[0], ranges[1], self._tried()))
+        configuration = self._drawn(dict(zip(self._names, (lr, wd), strict=True)))
+        self._asked[trial_id] = lr, wd
         return configuration
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        value = (result or {}).get(self._metric or "", math.nan)
-        self._told[trial_id] = math.nan if error else float(value)
+        self._told[trial_id] = "failed" if error else _outcome((result or {}).get(self._metric or ""))
 
     def add_evaluated_point(
         self,
@@ -87,41 +86,61 @@ class IsotuneSearch(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
+        lr, wd = (parameters.get(name, self._space.get(name)) for name in self._names)
+        if not _is_number(lr) or not _is_number(wd):
+            return  # it says nothing of LR and WD
         trial_id = f"given {len(self._asked)}"
-        self._asked[trial_id] = dict(parameters)
-        self._told[trial_id] = math.nan if error else float(value)
+        self._asked[trial_id] = float(lr), float(wd)
+        self._told[trial_id] = "failed" if error else _outcome(value)
 
     def save(self, checkpoint_path: str) -> None:
-        told = {trial: None if math.isnan(loss) else loss for trial, loss in self._told.items()}
-        state = {"format": FORMAT, "asked": self._asked, "told": told, "seed": self._seed}
+        state = {"format": FORMAT, "version": VERSION, "asked": self._asked, "told": self._told, "seed": self._seed}
         write_json(Path(checkpoint_path), state)
 
     def restore(self, checkpoint_path: str) -> None:
         state = read_json(Path(checkpoint_path), "restore the experiment's folder from a copy")
-        if state.get("format") != FORMAT:
-            raise InputError(f"{checkpoint_path} has format {state.get('format')!r}: it was written by another isotune")
-        self._asked = dict(state["asked"])
-        self._told = {trial: math.nan if loss is None else float(loss) for trial, loss in state["told"].items()}
+        if state.get("version") != VERSION:
+            raise InputError(f"{checkpoint_path} was written by another version of isotune: use that one")
+        self._asked = {trial: (lr, wd) for trial, (lr, wd) in state["asked"].items()}
+        self._told = dict(state["told"])
         self._seed = state["seed"]
 
     def _tried(self) -> list[Tried]:
-        tried = []
-        for trial, configuration in self._asked.items():
-            lr, wd = (configuration.get(name) for name in self._names)
-            if lr is not None and wd is not None:
-                tried.append(Tried(float(lr), float(wd), self._told.get(trial)))
-        return tried
+        return [_as_tried(lr, wd, self._told.get(trial)) for trial, (lr, wd) in self._asked.items()]
+
+    def _drawn(self, chosen: dict[str, float]) -> dict[str, Any]:
+        """The space with LR and WD as they were chosen, and a value of every other domain, wherever it is nested."""
+        spec = {"config": self._space | chosen}
+        if parse_spec_vars(spec)[2]:
+            raise InputError("the space has tune.grid_search, which goes with no searcher: give tune.choice instead")
+        rng = np.random.default_rng([self._seed, len(self._asked)])
+        _, drawn = next(generate_variants(spec, random_state=rng))
+        return dict(drawn["config"])
 
     def _range(self, name: str) -> tuple[float, float]:
         domain = self._space.get(name)
-        if not isinstance(domain, Float):
-            raise InputError(
-                f"the space has no range for {name!r}: give tune.loguniform(low, high), or say its name with "
-                "learning_rate= and weight_decay="
-            )
-        return float(domain.lower), float(domain.upper)
+        if isinstance(domain, Float):
+            return float(domain.lower), float(domain.upper)
+        if _is_number(domain):
+            return float(domain), float(domain)
+        raise InputError(
+            f"the space has no range for {name!r}: give tune.loguniform(low, high) or a number that fixes it, or say "
+            "its name with learning_rate= and weight_decay="
+        )
 
 
-def _drawn(value: Any, rng: np.random.Generator) -> Any:
-    """A value of a domain; what is no domain stays as it is."""
-    return value.sample(random_state=rng) if isinstance(value, Domain) else value
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _outcome(loss: Any) -> Outcome:
+    """What a result says; one without the metric says no more than a failure."""
+    if not isinstance(loss, int | float | np.number):
+        return "failed"
+    return float(loss) if math.isfinite(loss) else "diverged"
+
+
+def _as_tried(lr: float, wd: float, outcome: Outcome | None) -> Tried:
+    if outcome == "failed":
+        return Tried(lr, wd, None, has_failed=True)
+    return Tried(lr, wd, math.nan if outcome == "diverged" else outcome)

@@ -19,6 +19,7 @@ from typing import Any
 
 from isotune.errors import InputError
 from isotune.integrations.importers import (
+    answers,
     files,
     mlflow,
     optuna,
@@ -48,7 +49,7 @@ __all__ = [
     "to_independent",
 ]
 
-OURS: tuple[Importer, ...] = (study_folder, table_folder)  # our own folders may hold other tools' logs
+OURS: tuple[Importer, ...] = (study_folder, table_folder, answers)  # our own folders may hold other tools' logs
 THEIRS: tuple[Importer, ...] = (files, tensorboard, wandb, mlflow, trainer_state, optuna)
 IMPORTERS = OURS + THEIRS
 

@@ -23,6 +23,7 @@ Columns = dict[str, np.ndarray]
 
 SHOULD_BE_KNOWN = ("learning_rate", "weight_decay", "batch_size", "sequence_length", "schedule", "seed")
 SAME_RATE = 1e-6  # relative: learning rates this close are one
+BEGINNING = 0.01  # of a run: a learning rate that is logged this early is the first one
 MAX_SWITCHES = 4  # that a history names one by one
 
 
@@ -86,6 +87,9 @@ class Assembly:
         return None
 
     def _assemble(self, run: RawRun) -> Trajectory | None:
+        if not any(len(values) for values in run.columns.values()):  # it has no column that isotune has a name for
+            self.notes.count(f"runs without {self.options.loss}, left out", 1, run.name)
+            return None
         renamed = self._renamed(run)
         settings = self._settings(run, renamed)
         columns = self._on_tokens(run, renamed, settings)
@@ -280,12 +284,25 @@ class Assembly:
             self.notes.add(f"{error}; read as unknown", run.name)
             return stated
         differs = stated != "unknown" and not np.isclose(stated, of_rows, rtol=1e-3, atol=0)
+        if name == "learning_rate" and name not in self.options.settings and _begins_late(columns, last):
+            return self._peak(run, stated, of_rows)
         if name in self.options.settings:
             if differs:
                 self.notes.add(f"{name} of the rows replaced by the one that was given, {stated}", run.name)
             return stated
         if differs:
             self.notes.add(f"{name} is {stated} in the settings and {of_rows} in the rows, which count", run.name)
+        return of_rows
+
+    def _peak(self, run: RawRun, stated: Any, of_rows: float) -> float:
+        """The learning rate of a run whose rows begin after its peak: the stated one, else the highest there is."""
+        if stated != "unknown" and stated >= of_rows:
+            return float(stated)
+        self.notes.add(
+            "the learning rate falls from its first row on, so that its peak may lie before: the highest one is taken; "
+            "settings={'learning_rate': ...} or --set learning_rate=... gives the peak",
+            run.name,
+        )
         return of_rows
 
     def _status(self, run: RawRun, settings: Mapping[str, Any]) -> Status:
@@ -355,25 +372,35 @@ def _carried(values: np.ndarray) -> np.ndarray:
 def _last_before_decay(rates: np.ndarray | None) -> int | None:
     """The row where the final fall of the learning rate begins, the last row if it does not end falling.
 
-    A constant stretch after a fall is a phase of its own; zeros at the end are none.
+    A constant stretch after a fall is a phase of its own; zeros at the end are none. None if fewer than two rows have a
+    learning rate: one shows no schedule.
     """
-    if rates is None:
+    there = np.flatnonzero(np.isfinite(rates)) if rates is not None else np.zeros(0, dtype=np.int64)
+    if rates is None or len(there) < 2:
         return None
-    rates = _carried(rates)
+    rates = rates[there]
     above = np.flatnonzero(rates > 0)
     if not len(above):
         return None
     last = int(above[-1])
     falls = rates[1 : last + 1] < rates[:last] * (1 - SAME_RATE)
     gaps = np.flatnonzero(~falls)
-    return int(gaps[-1]) + 1 if len(gaps) else 0
+    return int(there[gaps[-1] + 1 if len(gaps) else 0])
+
+
+def _begins_late(columns: Columns, last: int | None) -> bool:
+    """Whether the learning rate falls from its first row on, and that row is not at the run's beginning."""
+    there = np.flatnonzero(np.isfinite(columns["learning_rate"]))
+    tokens = columns["tokens"]
+    return bool(last is not None and last == there[0] and tokens[last] > BEGINNING * tokens[-1])
 
 
 def _has_plateau(columns: Columns, last: int | None) -> bool | Unknown:
     """Whether the learning rate was the same in two rows before its final fall."""
     if last is None:
         return "unknown"
-    rates = _carried(columns["learning_rate"])[: last + 1]
+    rates = columns["learning_rate"][: last + 1]
+    rates = rates[np.isfinite(rates)]
     return bool((np.abs(np.diff(rates)) <= SAME_RATE * rates[:-1]).any())
 
 
@@ -412,7 +439,7 @@ def _earlier_rates(columns: Columns, last: int | None) -> list[str]:
 
 def _describe_rates(rates: np.ndarray) -> str:
     """The learning rate's course in a few words, read off its column."""
-    rates = _carried(rates)
+    rates = rates[np.isfinite(rates)]
     change = np.diff(rates)
     signs = np.where(np.abs(change) <= SAME_RATE * rates[:-1], 0, np.sign(change))
     ends = np.append(np.flatnonzero(np.diff(signs)) + 1, len(rates) - 1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, flatten, shorten, written
+from isotune.integrations.importers.grouping import TELLING, Groups, group_by_settings
 from isotune.integrations.importers.options import SETTINGS, Options
 from isotune.integrations.importers.tables import SUFFIXES, parse_json, read_table_file
 
@@ -66,19 +67,48 @@ def _runs_of(path: Path, name: str, options: Options, notes: Notes, settings: _S
         return
     run_column = _run_column(path, table, options)
     numbers, texts = _columns(table, run_column, options, notes, str(path))
-    if run_column is None:
-        parts = [(name, slice(None))]
-    else:
+    groups = _groups(path, numbers, texts, options, notes) if run_column is None else None
+    if run_column is not None:
         numbers, texts, parts = _grouped(table, run_column, numbers, texts, notes, path)
+    elif groups is not None:
+        numbers, texts, parts = _in_order(groups.codes, groups.names, numbers, texts)
+    else:
+        parts = [(name, slice(None))]
+    is_whole_file = run_column is None and groups is None
     for run, rows in parts:
         own = {column: _last(values[rows]) for column, values in texts.items()}
         stated = {column: value for column, value in own.items() if value is not None}
         yield RawRun(
             name=run,
-            source=f"{path}" if run_column is None else f"{path}:{run}",
+            source=f"{path}" if is_whole_file else f"{path}:{run}",
             columns={column: values[rows] for column, values in numbers.items()},
-            settings=stated | settings.of(run, notes),
+            settings=stated | settings.of(name if run_column is None else run, notes),
         )
+
+
+def _groups(
+    path: Path, numbers: dict[str, np.ndarray], texts: dict[str, np.ndarray], options: Options, notes: Notes
+) -> Groups | None:
+    """The runs of a file without a run column, if its rows cannot be one run."""
+    columns = numbers | texts
+    named = {ours: options.mapping.get(ours, ours) for ours in ("tokens", "step", *TELLING)}
+    ours = {name: columns[theirs] for name, theirs in named.items() if theirs in columns}
+    at = next((ours[name] for name in ("tokens", "step") if name in ours and np.isfinite(ours[name]).any()), None)
+    if at is None:
+        return None
+    try:
+        groups = group_by_settings(at, ours)
+    except InputError as error:
+        raise InputError(
+            f"{path} has no column {RUN!r}, and {error}: add one, or name one with run_column= (--run-column)"
+        ) from None
+    if groups is not None:
+        notes.add(
+            f"rows differ in {', '.join(groups.by)} and no column names the run: each combination is taken as a run, "
+            f"{len(groups.names)} of them (run_column= or --run-column names a column that tells better)",
+            str(path),
+        )
+    return groups
 
 
 def _run_column(path: Path, table: Any, options: Options) -> str | None:
@@ -111,7 +141,7 @@ def _columns(
             continue
         if not options.wants(name):
             notes.unused[name] = None
-        elif _ours(name, options) in ("schedule", "status", "weight_decay_convention"):
+        elif _ours(name, options) in ("schedule", "status", "weight_decay_convention", "setup"):
             texts[name] = np.array(table.column(name).to_pylist(), dtype=object)
         else:
             numbers[name] = _numbers(table.column(name), name, notes, path)
@@ -179,14 +209,21 @@ def _grouped(
     codes, missing = _floats(column.indices.cast(pa.float64()))
     names = [_run_name(value) for value in column.dictionary.to_pylist()]
     notes.count(f"rows without a value of {run_column}, left out", missing.sum(), str(path))
-    codes = np.where(missing, -1, codes).astype(np.int64)
+    ordered, texts, parts = _in_order(np.where(missing, -1, codes).astype(np.int64), names, numbers, texts)
+    if len({name for name, _ in parts}) < len(parts):
+        notes.add(f"values of {run_column} that print alike are separate runs of one name", str(path))
+    return ordered, texts, parts
+
+
+def _in_order(
+    codes: np.ndarray, names: list[str], numbers: dict[str, Any], texts: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[tuple[str, slice]]]:
+    """The columns with the rows of each code together, in their order, and where each name's rows lie."""
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     starts = np.searchsorted(codes, np.arange(len(names)), side="left")
     ends = np.searchsorted(codes, np.arange(len(names)), side="right")
     parts = [(name, slice(a, b)) for name, a, b in zip(names, starts, ends, strict=True) if b > a]
-    if len({name for name, _ in parts}) < len(parts):
-        notes.add(f"values of {run_column} that print alike are separate runs of one name", str(path))
     in_order = {name: values[order] for name, values in numbers.items()}
     return in_order, {name: values[order] for name, values in texts.items()}, parts
 

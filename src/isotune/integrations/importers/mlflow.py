@@ -21,6 +21,7 @@ NAME = "mlflow"
 NAMES: Mapping[str, str] = {}
 
 RUNS_AT_ONCE = 1000
+LARGEST = 1.79e308  # MLflow's databases have no infinity and write the largest number instead
 STATUS: dict[str, Status] = {"FINISHED": "finished", "RUNNING": "running", "SCHEDULED": "running"}
 
 
@@ -78,7 +79,9 @@ def _raw(client: Any, run: Any, options: Options, notes: Notes) -> RawRun:
             notes.unused[metric] = None
             continue
         history = sorted(client.get_metric_history(run.info.run_id, metric), key=lambda value: value.timestamp)
-        series[metric] = (np.array([m.step for m in history]), np.array([m.value for m in history]))
+        values = np.array([m.value for m in history])
+        values = np.where(np.abs(values) >= LARGEST, np.inf, values)
+        series[metric] = (np.array([m.step for m in history]), values)
     return RawRun(
         name=name,
         source=f"mlflow:{run.info.run_id}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,11 @@ def make_options(
     for ours, theirs in (mapping or {}).items():
         if not isinstance(ours, str) or not isinstance(theirs, str) or not ours or not theirs:
             raise InputError(f"mapping {show(ours)}={show(theirs)} needs two names: write val_loss=eval/loss")
+        if ours != loss and not _is_ours(ours) and _is_ours(theirs):
+            raise InputError(
+                f"mapping {show(ours)}={show(theirs)} is the wrong way round, {theirs} being isotune's name: write "
+                f"OURS=THEIRS, {theirs}={ours}"
+            )
     if not isinstance(loss, str) or not loss:
         raise InputError(f"loss={show(loss)} is no name of a column: give val_loss or train_loss")
     given = dict(settings or {})
@@ -101,7 +107,9 @@ def make_options(
     checked = {}
     for name, value in given.items():
         if name not in SETTINGS:
-            raise InputError(f"settings has {show(name)}, which is none: give one of {', '.join(SETTINGS)}")
+            close = difflib.get_close_matches(str(name), SETTINGS, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(SETTINGS)}"
+            raise InputError(f"settings has {show(name)}, which is none: {remedy}")
         checked[name] = read_setting(name, value)
     return Options(
         mapping=dict(mapping or {}),
@@ -147,6 +155,10 @@ def read_setting(name: str, value: object) -> Any:
         allowed = f"one of {', '.join(choices)}" if choices else "a few words"
         raise InputError(f"{name}={show(value)} must be {allowed}")
     return value
+
+
+def _is_ours(name: str) -> bool:
+    return name in SETTINGS or name == "run" or has_our_name(name)
 
 
 def has_our_name(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 Intermediate values are the curve, on the axis `step` of `trial.report(value, step)`; the final value is
 `final_val_loss`. Parameters and user attributes are settings: `mapping={"learning_rate": "lr"}`. Trials that reported
-nothing are single points, whose length is the setting `tokens`.
+nothing are single points, whose length is the setting `tokens`. A final value of infinity is a divergence.
 """
 
 from __future__ import annotations
@@ -48,13 +48,19 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
             continue
         if trial.state.name == "PRUNED":
             notes.count("pruned trials, incomplete and so with status running", 1, name)
+        if trial.state.name == "FAIL" and not trial.intermediate_values:
+            # Optuna keeps neither the NaN that a trial returned nor the error that it raised.
+            notes.count("failed trials without any value, which diverged or broke off, left out", 1, name)
+            continue
+        has_diverged = trial.state.name == "COMPLETE" and not math.isfinite(trial.value)
+        notes.count("trials whose final value is infinite, taken as diverged", int(has_diverged), name)
         settings = dict(flatten(trial.user_attrs)) | trial.params
         yield RawRun(
             name=name,
             source=f"optuna:{study.study_name}:{trial.number}",
             columns=_curve(trial, settings, options, notes, name),
             settings=settings,
-            status=STATES.get(trial.state.name, "running"),
+            status="diverged" if has_diverged else STATES.get(trial.state.name, "running"),
         )
 
 
