@@ -11,6 +11,7 @@ from synthetic import TOKENS_PER_STEP, WIDE_LR, WIDE_WD
 from isotune.analyze.advice import advise, paste_in
 from isotune.analyze.diagnosis import diagnose
 from isotune.errors import InputError
+from isotune.recipe import format_tokens
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,8 @@ def test_another_family_is_refused_with_the_names_that_there_are(diagnoses):
 
 
 def test_too_far_is_refused(diagnoses):
-    refused(diagnoses, "times what was measured", "too far", "measure a budget nearer", tokens=10_000 * BUDGETS[-1])
+    halfway = f"such as {format_tokens(100 * BUDGETS[-1])} tokens"  # between the largest budget and the one asked for
+    refused(diagnoses, "times what was measured", "too far", halfway, tokens=10_000 * BUDGETS[-1])
 
 
 def test_two_budgets_do_not_reach_a_third():

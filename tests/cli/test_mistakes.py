@@ -194,3 +194,11 @@ def test_cuda_where_there_is_none(isotune, tiny_recipe):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     assert_one_sentence(isotune("train", tiny_recipe, "--device", "cuda"), "use cpu")
+
+
+def test_no_command_at_all_gets_the_whole_help(isotune):
+    for words in ((), ("runs",)):
+        done = isotune(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("Usage: isotune") and "--help" in done.stderr
+        assert "..." not in done.stderr.split("\n", 1)[1]

@@ -138,6 +138,7 @@ def test_mistakes_are_said_in_a_sentence(isotune, exported, tmp_path):
     assert_one_sentence(isotune("table", "export", "study", "--out", "tables/tiny"), "--replace")
     assert_one_sentence(isotune("table", "export", "tables", "--out", "new"), "tables is not a study")
     assert_one_sentence(isotune("table", "show", "study"), "study is not a table", "isotune table export")
+    assert_one_sentence(isotune("table", "show", "tables/tin"), "tables/tin does not exist")
     assert_one_sentence(isotune("table", "merge", "tables/tiny", "study"), "study is not a table")
     assert_one_sentence(isotune("table", "show", "tables/tiny", "--tokens", "many"), "many")
     assert_one_sentence(isotune("table", "show", "tables/tiny", "--tokens", "1280"), "12.8K, 25.6K")

@@ -1,5 +1,6 @@
 """`isotune train`, `runs` and `recipe show`, end to end."""
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -7,6 +8,11 @@ import sys
 import time
 
 import numpy as np
+from made import NUMERICS, STEP, made_constant, made_study, write_rows
+
+from isotune.recipe import format_tokens
+
+TRUNK = 128_000 - 2_560  # of the run that is stopped: its decay has not begun
 
 
 def test_training_prints_a_curve_and_the_loss(isotune, tiny_recipe):
@@ -85,6 +91,7 @@ def test_control_c_saves_and_the_same_command_goes_on(isotune, tiny_recipe, tmp_
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "repeat the same command to continue" in errors
     assert "Traceback" not in errors
+    assert_listed_as_stopped(isotune, tmp_path / "stopped")
     assert isotune(*command, "--quiet").returncode == 0
     command[command.index("stopped")] = "uninterrupted"
     assert isotune(*command, "--quiet").returncode == 0
@@ -93,6 +100,25 @@ def test_control_c_saves_and_the_same_command_goes_on(isotune, tiny_recipe, tmp_
         for study in ("stopped", "uninterrupted")
     ]
     assert states[0] == states[1]
+
+
+def assert_listed_as_stopped(isotune, study):
+    """Not as running, and with what it has come to; while a process holds its folder, it runs."""
+    (row,) = json.loads(isotune("runs", "list", study, "--json").stdout)
+    assert (row["status"], row["tokens"]) == ("stopped", TRUNK) and 0 < row["tokens_trained"] < TRUNK
+    assert f"{format_tokens(row['tokens_trained'])} of {format_tokens(TRUNK)}" in isotune("runs", "list", study).stdout
+    (lock,) = study.glob("attempts/*/lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert json.loads(isotune("runs", "list", study, "--json").stdout)[0]["status"] == "running"
+
+
+def test_the_loss_of_the_untrained_model_is_not_listed(isotune, tmp_path):
+    study = made_study(tmp_path / "study")
+    (segment,) = study.missing(made_constant(40))
+    write_rows(study.new_attempt(segment, NUMERICS), segment, through_tokens=8 * STEP)
+    (row,) = json.loads(isotune("runs", "list", "study", "--json").stdout)
+    assert (row["status"], row["tokens_trained"], row["val_loss"]) == ("stopped", 8 * STEP, None)
 
 
 def test_recipe_show_says_what_a_recipe_means(isotune):

@@ -59,7 +59,8 @@ def test_an_end_of_a_range_is_warned_of_where_something_may_lie_behind(tuning, s
 
 def test_the_flat_set_is_told_by_learning_rate(tuning):
     cells = ((2.0**-10, 0.25), (2.0**-10, 0.125), (2.0**-9, 0.125), (2.0**-10, 2.0**-8))
-    assert "LR 2^-10 with WD 2^-8 to 0.25; LR 2^-9 with WD 0.125" in words_of(tuning, as_good=cells)
+    own = {"learning_rate": 2.0**-10, "weight_decay": 0.5}
+    assert "LR 2^-10 with WD 2^-8 to 0.5; LR 2^-9 with WD 0.125" in words_of(tuning, as_good=cells, **own)
 
 
 def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
@@ -73,11 +74,17 @@ def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
         ("good enough", "below 0.1 %, as --tolerance asks", "isotune tune it --tolerance 0.05"),
         ("max_tokens", "would pass --max-tokens (11M)", "isotune tune it --max-tokens "),
         ("max_hours", "--max-hours", "go on with: isotune tune it"),
+        ("too many failures", "too many runs in a row failed", "go on with: isotune tune it"),
     ],
 )
 def test_what_ended_it_and_how_to_go_on(tuning, stopped, ended, change):
     words = words_of((replace(tuning[0], stopped=stopped), *tuning[1:]))
     assert ended in words and change in words
+
+
+def test_tokens_of_earlier_calls_are_told(tuning):
+    tuned = replace(tuning[0], spent_tokens=1_280_000, spent_before=51_200, seconds=220.0)
+    assert "trained       1.28M tokens, 51.2K of them before, in 3 min 40 s: " in words_of((tuned, *tuning[1:]))
 
 
 def test_the_price_and_the_rounds(tuning):

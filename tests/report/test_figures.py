@@ -26,7 +26,7 @@ from isotune.analyze.families import make_families
 from isotune.errors import InputError
 from isotune.integrations.importers import open_source
 from isotune.report.figures import KINDS, curves, figures_of
-from isotune.report.figures.cost import cost_of
+from isotune.report.figures.cost import Cost, cost_of, draw_costs
 from isotune.report.figures.curves import MAX_CURVES, MAX_POINTS, branched_curves, loss_curves, noise_curves
 from isotune.report.figures.decays import decay_gains
 from isotune.report.figures.distances import distance_matrices
@@ -36,6 +36,7 @@ from isotune.report.figures.shift import shift_data
 from isotune.report.figures.square_root import square_root_data
 from isotune.report.figures.surfaces import eigen, surface_maps
 from isotune.report.findings import find
+from isotune.report.words import stage_table
 from isotune.runs.trajectory import Trajectory
 
 NANO = "tables/nano"
@@ -125,6 +126,17 @@ def test_distances_group_by_lr_early_and_by_elr_late(shifting):
     noise = distance_matrices(diagnosis, "scaled_noise", "latest")
     same = np.abs(noise.log2_elr[:, None] - noise.log2_elr) < 0.01
     assert noise.pairwise[same].max() < 1e-9 < noise.pairwise[~same].min()
+
+
+def test_curves_without_distances_are_a_missing_figure(shifting):
+    """Runs of one trunk, before they branch off: drawn, they would be four empty panels."""
+    alike = shifting.trajectories[0].columns
+    runs = [Trajectory(run.columns | {"val_loss": alike["val_loss"]}, run.info) for run in shifting.trajectories]
+    (diagnosis,) = find(runs).diagnoses
+    with pytest.raises(InputError, match=r"all loss curves are the same where n < 0\.3 \("):
+        distance_matrices(diagnosis, "val_loss", "early")
+    row = stage_table(diagnosis.stages).rows[0]
+    assert row[3:6] == ("undecided", "-", "-")
 
 
 def test_the_shift_is_drawn_where_it_was_found(shifting):
@@ -240,8 +252,16 @@ def test_figures_of_several_families_have_names_of_their_own():
     assert len({figure.group for figure in figures if figure.kind == "final-loss"}) == 2
     cost = next(figure for figure in figures if figure.kind == "cost")
     assert "<b>" not in json.dumps(cost.drawing) and any(
-        "&lt;b&gt;odd" in name for name in cost.drawing["data"][0]["x"]
+        "&lt;b&gt;odd" in name for name in cost.drawing["data"][0]["y"]
     )
+
+
+def test_long_names_of_families_leave_room_for_the_bars():
+    """Below the bars, turned, they took all of the height, and nothing was drawn."""
+    name = "batch 64 after LR by the square-root rule and batch 4 until 1.05M"
+    drawing = draw_costs([Cost(name, 1.0, 2.0, 3.0, 1, 1)])
+    (shown,) = drawing["data"][0]["y"]
+    assert shown.replace("<br>", " ") == name and max(map(len, shown.split("<br>"))) <= 17
 
 
 def test_a_thousand_runs_make_small_figures():

@@ -14,7 +14,7 @@ from isotune.cli.figures import figures as figures_command
 from isotune.errors import InputError
 from isotune.report.export import BROWSERS, find_browser, on_paper, write_figures
 from isotune.report.figure import Figure
-from isotune.report.figures import figures_of
+from isotune.report.figures import KINDS, figures_of
 from isotune.report.findings import find
 
 NO_BROWSER = not any(shutil.which(name) for name in BROWSERS)
@@ -92,10 +92,34 @@ def test_the_command_writes_the_figures_that_were_asked_for(csv, tmp_path):
     assert "no noise: " in done.output
 
 
-def test_a_figure_that_does_not_exist_is_refused_with_the_names(csv, tmp_path):
-    done = CliRunner().invoke(figures_command, [*options(csv, tmp_path), "--format", "json", "--only", "nonsense"])
-    assert isinstance(done.exception, InputError)
-    assert "nonsense" in str(done.exception) and "loss-by-lr" in str(done.exception)
+def refusal(*arguments):
+    done = CliRunner().invoke(figures_command, list(map(str, arguments)))
+    assert isinstance(done.exception, InputError), done.output
+    return str(done.exception)
+
+
+def test_a_mistyped_figure_is_refused_before_the_source_is_read(tmp_path):
+    said = refusal("nowhere", "--out", tmp_path, "--format", "json", "--only", "final-los")
+    assert "did you mean final-loss?" in said and said.endswith(", ".join(KINDS))
+    assert "did you mean" not in refusal("nowhere", "--out", tmp_path, "--format", "json", "--only", "zzz")
+
+
+def test_a_figure_of_a_family_that_is_not_there_is_refused_with_those_that_are(csv, tmp_path):
+    said = refusal(*options(csv, tmp_path), "--format", "json", "--only", "noise-batch-5")
+    assert said.endswith("noise-batch-5 is no figure of this source: give one of noise")
+
+
+def test_what_an_image_needs_is_asked_for_before_the_source_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'isotune[figures]'" in refusal("nowhere", "--out", tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
+    assert "BROWSER_PATH" in refusal("nowhere", "--out", tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_source_is_read(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refusal("nowhere", "--out", tmp_path / "file" / "figures", "--format", "json")
 
 
 def test_a_kind_stands_for_the_figures_of_all_families():

@@ -17,9 +17,11 @@ from isotune.analyze.advice import paste_in
 from isotune.analyze.diagnosis import diagnose
 from isotune.report import words
 from isotune.report.figure import Figure
+from isotune.report.findings import find
 from isotune.report.page import Account
 from isotune.report.page.figures import panels_of
 from isotune.report.page.html import Html, element, json_script
+from isotune.report.page.runs import _cells
 from isotune.report.words import WordTable
 
 
@@ -117,6 +119,14 @@ def test_what_a_tuner_found_comes_first():
     page = Parsed(page_of([run(2**-9, 0.1)], figures=(), accounts=(account,)))
     assert [a["id"] for a, _ in page.all("section")][:2] == ["what-the-tuner-found", "verdict"]
     assert SCRIPT in page.text and "AdamW()" in page.text
+
+
+def test_a_run_of_our_own_is_named_by_what_no_column_says():
+    one = run(2**-9, 0.1, source="tables/made", has_plateau=True, schedule="0 -> 0.002 over 24K, 0.002 for 2M")
+    switched = with_info(one, decay_tokens=131_072, history="batch 4 until 1.05M", perturbation=1e-6)
+    rising = with_info(one, has_plateau=False, schedule="cosine")
+    names = [_cells(each, find([one], label="tables/made"))[-1].text for each in (one, switched, rising)]
+    assert names == ["constant LR", "decay of 131K, after batch 4 until 1.05M, perturbed init", "cosine"]
 
 
 # Hostile names

@@ -103,11 +103,9 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, capsys):
 
 
 def test_a_tuning_tells_what_it_asked_and_recommends_what_it_found(tmp_path, capsys):
-    objective, rounds = FunctionObjective(nano_like), []
+    objective, rounds = FunctionObjective(nano_like, tmp_path / "answers.jsonl"), []
     tuned = tune(objective, GOAL, on_round=rounds.append)
-    report.report_tuning(
-        tmp_path, tuned, GOAL, result="LR and WD", rounds=rounds, answers=objective.answers(), quiet=False
-    )
+    report.report_tuning(tmp_path, tuned, GOAL, result="LR and WD", rounds=rounds, quiet=False)
     assert capsys.readouterr().err == f"report: {tmp_path / 'report.html'}\n"
     page = (tmp_path / "report.html").read_text()
     best = tuned.recommendation
@@ -115,6 +113,9 @@ def test_a_tuning_tells_what_it_asked_and_recommends_what_it_found(tmp_path, cap
     assert page.count("<tr>") >= 2 * len(objective.answers())  # asked, and listed as runs
     assert all(reason.split(":")[0] in page for one in rounds for reason in one.suggestion.reasons)
     assert "What the tuner found" in page and "LR and WD</pre>" in page
+    (tmp_path / "report.html").unlink()
+    call(tmp_path)  # later, of the folder alone
+    assert f'data-total="{len(objective.answers())}"' in (tmp_path / "report.html").read_text()
 
 
 def test_passwords_of_addresses_stay_at_home():

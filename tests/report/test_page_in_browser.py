@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from made_pages import LABEL, SCRIPT, diverged, hundred_runs, page_of
+from made_sweeps import run, with_info
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on PATH: apt-get install chromium")
@@ -137,14 +138,11 @@ def test_dark_colours_reach_the_figures_and_are_remembered(page):
         return page.evaluate("document.querySelector('.plot').layout.font.color")
 
     light, light_ink = background(page), ink()
-    button = page.get_by_role("button", name="Dark colours")
-    assert button.get_attribute("aria-pressed") == "false"
-    button.click()
+    page.get_by_role("button", name="Dark colours").click()
     page.wait_for_selector('.plot[data-drawings="panel-0"][data-state="drawn"]')
-    assert button.get_attribute("aria-pressed") == "true"
     assert background(page) != light and ink() != light_ink
     assert page.evaluate("localStorage.getItem('isotune-theme')") == "dark"
-    button.click()
+    page.get_by_role("button", name="Light colours").click()
     page.wait_for_selector('.plot[data-drawings="panel-0"][data-state="drawn"]')
     assert background(page) == light and ink() == light_ink
 
@@ -178,6 +176,28 @@ def test_on_a_phone_nothing_is_too_wide_and_panels_stand_under_each_other(page):
     page.set_viewport_size({"width": 1280, "height": 800})
     page.wait_for_selector(f'[data-name="{name}"][data-narrow="false"][data-state="drawn"]')
     assert len(set(page.evaluate(starts))) == 3
+
+
+def test_families_after_the_second_unfold_by_keyboard(browser, tmp_path):
+    path = tmp_path / "report.html"
+    cells = [run(2.0**x, 0.1) for x in (-9, -8, -7)]
+    families = [with_info(one, batch_size=batch) for batch, of in ((4, 3), (8, 3), (16, 2)) for one in cells[:of]]
+    path.write_text(page_of(families), encoding="utf-8")
+    page, misdeeds = open_page(browser, path, viewport={"width": 360, "height": 740})
+    summary = page.locator("#evidence summary", has_text="batch 16")
+    figure = page.locator("figure#loss-by-lr-batch-16")
+    assert page.locator("figure#loss-by-lr-batch-8").is_visible() and not figure.is_visible()
+    summary.focus()
+    page.keyboard.press("Enter")
+    figure.scroll_into_view_if_needed()
+    page.wait_for_selector('[data-name="loss-by-lr-batch-16"][data-state="drawn"]')
+    summary.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Dark colours").click()
+    assert page.locator('[data-name="loss-by-lr-batch-16"][data-state]').count() == 0  # it waits to be unfolded
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert figure.is_visible()
+    assert misdeeds == []
 
 
 def test_the_keyboard_reaches_what_can_be_clicked_and_shows_where_it_is(page):

@@ -26,6 +26,7 @@ from made import (
 from isotune.errors import InputError
 from isotune.recipe import Init, batch_switch
 from isotune.runs import Evaluation, Study
+from isotune.runs.files import require_writable, write_whole
 
 
 @pytest.fixture
@@ -252,3 +253,14 @@ def test_evaluations_are_due_where_a_multiple_is_passed():
     passed = [tokens for tokens in range(STEP, 20 * STEP, STEP) if odd.is_due(tokens - STEP, tokens)]
     expected = [int(np.ceil(100 * k / STEP)) * STEP for k in range(1, 13)]
     assert passed == [tokens for tokens in expected if tokens < 20 * STEP]
+
+
+def test_what_cannot_be_written_is_known_before_and_named_by_its_own_name(tmp_path):
+    require_writable(tmp_path / "new" / "folder", "--out")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/out cannot be written \(Not a directory\): choose another --out"):
+        require_writable(tmp_path / "file" / "out", "--out")
+    with pytest.raises(FileNotFoundError) as caught:
+        write_whole(tmp_path / "absent" / "page.html", lambda path: path.touch())
+    assert caught.value.filename == str(tmp_path / "absent" / "page.html")

@@ -28,7 +28,7 @@ from made_tables import (
 
 from isotune.errors import InputError
 from isotune.recipe import AdamW, batch_switch, constant, cosine, new_settings, square_root_rule
-from isotune.runs import Study, check_table, export_table, make_grids, merge_tables, read_table
+from isotune.runs import Cell, Grid, Study, check_table, export_table, make_grids, merge_tables, read_table
 from isotune.runs.provenance import source_commit
 
 FILES = ("runs.parquet", "decays.parquet", "curves.parquet", "manifest.json")
@@ -757,18 +757,31 @@ def test_a_grid_has_the_mean_over_seeds_and_the_best_cell(exported):
         if decay.tokens == 64 * STEP:
             by_cell.setdefault((decay.learning_rate, decay.weight_decay), []).append(decay.final_val_loss)
     means = {cell: np.mean(values) for cell, values in by_cell.items()}
-    assert {key: cell.mean for key, cell in grid.cells.items()} == pytest.approx(means)
+    assert grid.means == pytest.approx(means)
     assert grid.best == min(means, key=means.get)
     (alone,) = make_grids(exported, seed=1, tokens=[24 * STEP])
     assert alone.seeds == [1]
+
+
+def test_cells_are_compared_by_the_seeds_that_they_share():
+    """Seed 1 lies lower: a mean over all would star the cell that has it, though both others are better at seed 0."""
+    values = {0.1: {0: 2.0}, 0.2: {0: 2.1}, 0.3: {0: 2.2, 1: 1.0}, 0.4: {1: 0.9}, 0.5: {0: 1.5, 1: math.nan}}
+    grid = Grid("val_loss", 64, 4, "root", "", {(lr, 0.5): Cell(of) for lr, of in values.items()})
+    assert (grid.seeds, grid.other_seeds) == ([0], [1])
+    assert grid.best == (0.1, 0.5)
+    assert grid.means == pytest.approx(
+        {(0.1, 0.5): 2.0, (0.2, 0.5): 2.1, (0.3, 0.5): 2.2, (0.5, 0.5): math.nan}, nan_ok=True
+    )
+    several = Grid("val_loss", 64, 4, "root", "", {(0.1, 0.5): Cell({0: 2.0, 1: 1.0}), (0.2, 0.5): Cell({0: 1, 1: 1})})
+    assert (several.seeds, several.other_seeds, several.means[0.1, 0.5]) == ([0, 1], [], 1.5)
 
 
 def test_a_grid_of_a_curve_reads_it_at_the_budget(exported):
     (grid,) = make_grids(exported, "val_loss", tokens=[45 * STEP], seed=0)
     for run in exported.runs():
         if run.seed == 0:
-            cell = grid.cells[run.learning_rate, run.weight_decay]
-            assert cell.mean == exported.value(run.run, "val_loss", 45 * STEP)
+            mean = grid.means[run.learning_rate, run.weight_decay]
+            assert mean == exported.value(run.run, "val_loss", 45 * STEP)
 
 
 def test_runs_that_diverged_before_the_budget_are_in_its_grid(tmp_path):
@@ -802,5 +815,7 @@ def test_grids_that_do_not_exist_are_refused(exported):
         make_grids(exported, "lost")
     with pytest.raises(InputError, match=r"no decay that ends there: choose --tokens among 1.54K, 2.82K, 4.1K"):
         make_grids(exported, tokens=[100])
-    with pytest.raises(InputError, match="another seed or batch size"):
+    with pytest.raises(InputError, match="no run of seed 9: choose among 0, 1"):
         make_grids(exported, seed=9)
+    with pytest.raises(InputError, match="no run of batch size 5: choose among 4"):
+        make_grids(exported, batch_sizes=[4, 5])

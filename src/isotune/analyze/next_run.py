@@ -77,7 +77,8 @@ def choose_next_run(family: Family, surfaces: Mapping[int, LossSurface | None], 
         why = (
             f"the fitted minimum at {LONGER:g} times the tokens, as the first run of a grid around it: laws of budgets"
         )
-        return _run(minimum, longer, f"{why} take {MIN_BUDGETS} budgets with a minimum, and {num_inside} are there")
+        there = "1 is there" if num_inside == 1 else f"{num_inside} are there"
+        return _run(minimum, longer, f"{why} take {MIN_BUDGETS} budgets with a minimum, and {there}")
     return _run(minimum, longer, f"the fitted minimum at {LONGER:g} times the tokens: does the law hold there?")
 
 

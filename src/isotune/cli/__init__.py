@@ -22,6 +22,7 @@ from isotune.errors import InputError, describe_os_error
 
 BAD_INPUT = 2  # exit code of everything a user can mend
 INTERRUPTED = 130
+NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click before 8.2 has none, and prints its help
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -30,22 +31,25 @@ def isotune() -> None:
     """Which learning rate, weight decay and batch size?"""
 
 
-for command in (
-    tune,
-    train,
-    sweep,
-    diagnose_command,
-    fit_command,
-    advise_command,
-    report_command,
-    figures,
-    prepare,
-    recipe,
-    runs,
-    table,
-):
+# In the list of commands; the first sentence of a help is longer than its line there.
+COMMANDS = {
+    tune: "Find LR and WD with few runs.",
+    train: "Train a recipe.",
+    sweep: "Train many recipes, each shared prefix once.",
+    diagnose_command: "What runs are invariant to, what matters.",
+    fit_command: "Fit the laws that runs follow.",
+    advise_command: "LR, WD and batch for a budget, by your runs.",
+    report_command: "One HTML page of all that runs say.",
+    figures: "Figures of runs as files.",
+    prepare: "Turn text into a corpus.",
+    recipe: "Look at recipes.",
+    runs: "Look at the runs of a study.",
+    table: "Make, merge, check, show replay tables.",
+    reproduce: "Judge the paper's claims.",
+}
+for command, words in COMMANDS.items():
+    command.short_help = words
     isotune.add_command(command)
-isotune.add_command(reproduce)
 
 
 def main() -> None:
@@ -56,6 +60,9 @@ def main() -> None:
         _complain(str(error))
     except click.exceptions.Abort:
         sys.exit(INTERRUPTED)
+    except NO_ARGUMENTS as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(BAD_INPUT)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "isotune"
         _complain(f"{error.format_message().rstrip('.')}: see `{command} --help`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import click
 
 from isotune.cli.source import take_source, with_source
 from isotune.errors import InputError
-from isotune.report.export import FORMATS, WIDTH, Format, find_browser, write_figures
+from isotune.report.export import FORMATS, WIDTH, Format, require_drawing, write_figures
 from isotune.report.figure import Figure
-from isotune.report.figures import KINDS, figures_of
+from isotune.report.figures import KINDS, UNPLACED, figures_of
 from isotune.report.findings import find
+from isotune.runs.files import require_writable
 
 
 @click.command(name="figures")
@@ -38,8 +40,9 @@ def figures(out: Path, only: tuple[str, ...], file_format: Format, width: int, l
 
     A figure that these runs cannot give is named with the reason.
     """
-    if file_format not in ("html", "json"):
-        find_browser()  # before the minutes that the analysis may take
+    require_drawing(file_format)
+    require_kinds(only)
+    require_writable(out, "--out")
     imported = take_source(arguments)
     findings = find(
         imported.trajectories, loss=imported.loss, label=imported.source, warnings=imported.notes, level=level
@@ -52,10 +55,26 @@ def figures(out: Path, only: tuple[str, ...], file_format: Format, width: int, l
             click.echo(f"no {figure.name}: {figure.missing}", err=True)
 
 
+def require_kinds(names: tuple[str, ...]) -> None:
+    """Refuses what no source can have a figure of; which families it has, the analysis tells."""
+    for name in names:
+        if name not in (*KINDS, UNPLACED) and not any(name.startswith(f"{kind}-") for kind in KINDS):
+            meant = difflib.get_close_matches(name, KINDS, 1)
+            question = f"did you mean {meant[0]}? There are" if meant else "there are"
+            raise InputError(f"--only {name} is no figure: {question} {', '.join(KINDS)}")
+
+
 def choose(figures: tuple[Figure, ...], only: tuple[str, ...]) -> tuple[Figure, ...]:
     """The figures with these names, of all families or of one; all of them without names."""
     names = {figure.kind for figure in figures} | {figure.name for figure in figures}
     for name in only:
         if name not in names:
-            raise InputError(f"--only {name} is no figure of this source: give one of {', '.join(sorted(names))}")
+            raise InputError(f"--only {name} is no figure of this source: {_alternatives(name, figures)}")
     return tuple(figure for figure in figures if not only or figure.kind in only or figure.name in only)
+
+
+def _alternatives(name: str, figures: tuple[Figure, ...]) -> str:
+    """What begins alike, the kind and the family of one; else the kinds that there are."""
+    alike = [figure for figure in figures if name.startswith(f"{figure.kind}-")]
+    names = [figure.kind for figure in alike] + [figure.name for figure in alike] or [one.kind for one in figures]
+    return f"give one of {', '.join(dict.fromkeys(names))}"

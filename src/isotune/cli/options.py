@@ -44,7 +44,24 @@ def load_recipe(name: str, overrides: dict[str, Any]) -> Recipe:
     if overrides.get("batch_size") is not None:
         schedule = parse_batch_schedule(overrides["batch_size"])
         overrides = overrides | {"batch_size": schedule[0][1] if len(schedule) == 1 else overrides["batch_size"]}
-    return read_recipe(find_recipe(name), overrides)
+    path = find_recipe(name)
+    try:
+        return read_recipe(path, overrides)
+    except InputError as error:
+        given = [f"--{option}" for option, (entry, _) in _OVERRIDES.items() if overrides.get(entry) is not None]
+        if not given or not _is_sound(path):
+            raise
+        reason = str(error).removeprefix(f"{path}: ").removeprefix("[schedule]: ")
+        raise InputError(f"{name} with {', '.join(given)}: {reason}") from None
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a recipe can be read as it is, so that a mistake is in the options that change it."""
+    try:
+        read_recipe(path)
+    except InputError:
+        return False
+    return True
 
 
 def recipe_overrides(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from isotune.analyze.advice import paste_in
 from isotune.cli.source import take_source, with_source
@@ -26,13 +25,12 @@ from isotune.report.findings import find
 from isotune.report.page import Account, Origin, make_page
 from isotune.report.words import WordTable
 from isotune.runs import Study
-from isotune.runs.files import write_whole
+from isotune.runs.files import require_writable, write_whole
 from isotune.runs.provenance import source_commit
-from isotune.runs.trajectory import RunInfo, Trajectory
 from isotune.sweep.status import sweep_status
 
 if TYPE_CHECKING:
-    from isotune.tune import Answer, Goal, Round, Tuned
+    from isotune.tune import Goal, Round, Tuned
 
 REPORT = "report.html"
 LIBRARIES = ("numpy", "scipy", "plotly")
@@ -59,6 +57,7 @@ def report_command(out: Path | None, level: float, **arguments: Any) -> None:
     path = out or _usual_place(imported)
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is no folder: make it, or give another file with --out")
+    require_writable(path.parent, "file with --out")
     _write(path, imported, label=typed, level=level)
     click.echo(f"{path}: {format_bytes(path.stat().st_size)}, to be opened in a browser")
 
@@ -75,14 +74,13 @@ def report_tuning(
     *,
     result: str,
     rounds: Sequence[Round],
-    answers: Sequence[Answer],
     quiet: bool,
 ) -> None:
     """Writes the page of a tuning into its folder; `result` is what the terminal says of it."""
 
     def read() -> Imported:
-        is_study = (folder / "study.json").exists()
-        return open_source(folder) if is_study else _imported(folder, answers, goal)
+        is_study, per_step = (folder / "study.json").exists(), goal.tokens_per_step
+        return open_source(folder, settings=None if is_study or per_step is None else {"tokens_per_step": per_step})
 
     _write_or_warn(folder, read, (_tuning_account(tuned, result, rounds),), quiet)
 
@@ -122,7 +120,7 @@ def _warn_of_defect(name: str, error: Exception) -> None:
 
 
 def _usual_place(imported: Imported) -> Path:
-    if imported.kind == "study":
+    if imported.kind in ("study", "answers"):
         return Path(imported.source) / REPORT
     name = re.sub(r"[^\w.-]+", "-", Path(_no_password(imported.source)).stem).strip("-.")
     return Path(f"{name or imported.kind}-{REPORT}")
@@ -192,35 +190,3 @@ def _tuning_account(tuned: Tuned, result: str, rounds: Sequence[Round]) -> Accou
         (("What this call asked, and why", table),) if asked else (),
         paste_in(best.learning_rate, best.weight_decay),
     )
-
-
-def _imported(folder: Path, answers: Sequence[Answer], goal: Goal) -> Imported:
-    """The answers of a trainer that is not ours, as runs: of each the end, which is what it was asked for."""
-    note = "the runs are a command's: of each the last loss is known, so nothing is said of their curves"
-    return Imported(
-        kind="answers",
-        source=str(folder),
-        loss="val_loss",
-        trajectories=tuple(_trajectory(answer, folder, goal) for answer in answers),
-        notes=(note,),
-    )
-
-
-def _trajectory(answer: Answer, folder: Path, goal: Goal) -> Trajectory:
-    question = answer.question
-    loss = np.nan if answer.has_diverged else answer.loss
-    info = RunInfo(
-        learning_rate=question.learning_rate,
-        weight_decay=question.weight_decay,
-        batch_size="unknown",
-        sequence_length="unknown",
-        weight_decay_convention="coupled",
-        schedule="unknown",
-        seed=question.seed,
-        status="diverged" if answer.has_diverged else "finished",
-        source=str(folder),
-    )
-    columns = {"tokens": np.array([question.tokens]), "val_loss": np.array([loss])}
-    if goal.tokens_per_step is not None:
-        columns["step"] = columns["tokens"] / goal.tokens_per_step
-    return Trajectory(columns, info)

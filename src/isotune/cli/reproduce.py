@@ -53,8 +53,8 @@ def reproduce(
     source = Tables(tables or _in_clone(TABLES, "--tables"), rules)
     verdicts = []
     with StatusLine(quiet=as_json) as line:
-        for entry in entries:
-            line.show(f"judging {entry.id}: {entry.claim}")
+        for number, entry in enumerate(entries, start=1):
+            line.show(f"judging {number} of {len(entries)}, {entry.id}: {entry.claim}")
             verdicts.append(judge_claim(entry, source))
     facts = _facts(claims, out, source)
     if out is not None:

@@ -14,9 +14,12 @@ from isotune.cli.train import summary
 from isotune.errors import InputError
 from isotune.recipe import Recipe, format_number, format_tokens, recipe_to_table
 from isotune.runs import Study, Trajectory
+from isotune.runs.files import LOCK, is_locked
+from isotune.sweep.status import living_claims
 
 STUDY = click.argument("study_folder", metavar="STUDY", type=click.Path(path_type=Path))
 RUN = click.argument("run_id", metavar="RUN")
+STOPPED = "stopped"  # a run that has not ended, and that nobody trains
 
 
 @click.group()
@@ -30,7 +33,8 @@ def runs() -> None:
 def list_runs(study_folder: Path, as_json: bool) -> None:
     """List the runs of STUDY, the longest of each branch."""
     study = Study.open(study_folder)
-    rows = [_row(study, recipe, study.trajectory(recipe)) for recipe in study.recipes()]
+    alive = _in_training(study)
+    rows = [_row(study, recipe, study.trajectory(recipe), alive) for recipe in study.recipes()]
     rows.sort(
         key=lambda row: (row["learning_rate"], row["weight_decay"], row["batch_size"], row["tokens"], row["seed"])
     )
@@ -44,7 +48,7 @@ def list_runs(study_folder: Path, as_json: bool) -> None:
             format_number(row["learning_rate"]),
             format_number(row["weight_decay"]),
             str(row["batch_size"]),
-            format_tokens(row["tokens"]),
+            _tokens(row),
             str(row["seed"]),
             row["status"],
             *("" if row[name] is None else f"{row[name]:.4f}" for name in ("val_loss", "final_val_loss")),
@@ -61,8 +65,9 @@ def show(study_folder: Path, run_id: str, as_json: bool) -> None:
     study = Study.open(study_folder)
     recipe = _find(study, run_id)
     trajectory = study.trajectory(recipe)
+    row = _row(study, recipe, trajectory, _in_training(study))
     if as_json:
-        everything = _row(study, recipe, trajectory) | {
+        everything = row | {
             "schedule": trajectory.info.schedule,
             "recipe": recipe_to_table(recipe),
             "columns": {name: _plain(values) for name, values in trajectory.columns.items()},
@@ -71,6 +76,8 @@ def show(study_folder: Path, run_id: str, as_json: bool) -> None:
     else:
         click.echo(summary(recipe, trajectory, study))
         click.echo(f"phases: LR {trajectory.info.schedule}")
+        if row["status"] == STOPPED:
+            click.echo(f"stopped at {_tokens(row)} tokens: repeat the command that trained it to go on")
 
 
 @runs.command()
@@ -100,8 +107,19 @@ def _find(study: Study, run_id: str) -> Recipe:
     return found[0]
 
 
-def _row(study: Study, recipe: Recipe, trajectory: Trajectory) -> dict[str, Any]:
+def _in_training(study: Study) -> set[Recipe]:
+    """What somebody trains now: the folder is locked, or claimed by a driver that is not known to be dead."""
+    claimed = living_claims(study)
+    return {
+        record.segment.recipe
+        for record in study.attempts()
+        if record.segment.id in claimed or is_locked(record.folder / LOCK)
+    }
+
+
+def _row(study: Study, recipe: Recipe, trajectory: Trajectory, in_training: set[Recipe]) -> dict[str, Any]:
     info = trajectory.info
+    is_stopped = info.status == "running" and recipe not in in_training
     return {
         "run": study.run_id(recipe),
         "learning_rate": info.learning_rate,
@@ -109,10 +127,23 @@ def _row(study: Study, recipe: Recipe, trajectory: Trajectory) -> dict[str, Any]
         "batch_size": info.batch_size,
         "tokens": recipe.tokens,
         "seed": info.seed,
-        "status": info.status,
-        "val_loss": _number(trajectory.last("val_loss")),
+        "status": STOPPED if is_stopped else info.status,
+        "tokens_trained": int(trajectory.tokens[-1]) if len(trajectory.tokens) else 0,
+        "val_loss": _trained_loss(trajectory),
         "final_val_loss": _number(trajectory.last("final_val_loss")),
     }
+
+
+def _tokens(row: dict[str, Any]) -> str:
+    """The run's length; of one that has not ended, how far it has come."""
+    whole = format_tokens(row["tokens"])
+    return f"{format_tokens(row['tokens_trained'])} of {whole}" if row["status"] in ("running", STOPPED) else whole
+
+
+def _trained_loss(trajectory: Trajectory) -> float | None:
+    """The last one; none where only the model before its first step was evaluated."""
+    tokens, values = trajectory.measured("val_loss")
+    return float(values[-1]) if len(values) and tokens[-1] > 0 else None
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

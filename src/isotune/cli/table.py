@@ -77,7 +77,7 @@ def check(folders: tuple[Path, ...]) -> None:
 @TABLE
 @click.option("--column", help="What to show [default: final_val_loss where there are decays, else val_loss].")
 @click.option("--tokens", multiple=True, help="A budget, such as 2.56M [default: the largest]; may be repeated.")
-@click.option("--seed", type=int, help="This seed alone [default: the mean over all].")
+@click.option("--seed", type=int, help="This seed alone [default: the mean over those that all cells have].")
 @click.option("--batch-size", "batch_sizes", multiple=True, type=int, help="This batch size [default: all].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
@@ -147,14 +147,19 @@ def _summary(opened: Table) -> str:
 
 
 def _title(grid: Grid, opened: Table) -> str:
-    seeds = ", ".join(map(str, grid.seeds))
     words = [
         f"{grid.column} at {format_tokens(grid.tokens)} tokens, batch size {grid.batch_size}",
         grid.path,
-        f"seed {seeds}" if len(grid.seeds) == 1 else f"mean over seeds {seeds}",
+        _seed_words(grid),
         _root_words(grid.root, opened),
     ]
     return ", ".join(word for word in words if word)
+
+
+def _seed_words(grid: Grid) -> str:
+    seeds, others = (", ".join(map(str, names)) for names in (grid.seeds, grid.other_seeds))
+    words = f"seed {seeds}" if len(grid.seeds) == 1 else f"mean over seeds {seeds}"
+    return f"{words} (only some cells have {others}: --seed shows them)" if others else words
 
 
 def _root_words(root: str, opened: Table) -> str:
@@ -183,17 +188,18 @@ def _draw(grid: Grid) -> None:
 
 
 def _cell(grid: Grid, learning_rate: float, weight_decay: float) -> Text:
-    cell, best = grid.cells.get((learning_rate, weight_decay)), grid.best
-    if cell is None:
-        return Text("")
-    if cell.has_diverged or best is None:
+    means, best = grid.means, grid.best
+    mean = means.get((learning_rate, weight_decay))
+    if mean is None:  # "-": runs of other seeds only
+        return Text("-" if (learning_rate, weight_decay) in grid.cells else "")
+    if math.isnan(mean) or best is None:
         return Text("div", style="white on grey30")
-    lowest = grid.cells[best].mean
-    highest = max(c.mean for c in grid.cells.values() if not c.has_diverged)
+    lowest = means[best]
+    highest = max(mean for mean in means.values() if not math.isnan(mean))
     span = min(highest - lowest, COLOUR_SPAN * abs(lowest)) if grid.column.endswith("loss") else highest - lowest
-    height = min(1.0, (cell.mean - lowest) / span) if span > 0 else 0.0
+    height = min(1.0, (mean - lowest) / span) if span > 0 else 0.0
     star = "*" if (learning_rate, weight_decay) == best and grid.column.endswith("loss") else " "
-    number = f"{cell.mean:.4f}" if 1e-3 <= abs(cell.mean) < 1e4 else f"{cell.mean:.3g}"
+    number = f"{mean:.4f}" if 1e-3 <= abs(mean) < 1e4 else f"{mean:.3g}"
     return Text(f"{number}{star}", style=_colour(height))
 
 
@@ -209,20 +215,27 @@ def _facts(opened: Table) -> dict[str, Any]:
 
 
 def _plain(grid: Grid) -> dict[str, Any]:
+    means = grid.means
     return {
         "column": grid.column,
         "tokens": grid.tokens,
         "batch_size": grid.batch_size,
         "root": grid.root,
         "path": grid.path,
+        "seeds": grid.seeds,  # that `mean` and `best` are over
         "best": grid.best and {"learning_rate": grid.best[0], "weight_decay": grid.best[1]},
         "cells": [
             {
                 "learning_rate": lr,
                 "weight_decay": wd,
-                "mean": None if cell.has_diverged else cell.mean,
-                "values": {str(seed): None if math.isnan(value) else value for seed, value in cell.values.items()},
+                "mean": _number(means.get((lr, wd), math.nan)),
+                "values": {str(seed): _number(value) for seed, value in cell.values.items()},
             }
             for (lr, wd), cell in grid.cells.items()
         ],
     }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else value

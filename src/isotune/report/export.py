@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from isotune.runs.files import write_whole
 
 Format = Literal["svg", "pdf", "png", "html", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+WITHOUT_BROWSER: tuple[Format, ...] = ("html", "json")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 WIDTH = 460  # pixels: shrunk to a column of 3.4 inches, labels are 6.4 points high
 PAPER, PAPER_INK = "#ffffff", "#222222"
@@ -66,20 +68,25 @@ def find_browser() -> str:
     )
 
 
+def require_drawing(format: Format) -> None:
+    """Refuses a format that cannot be written here; callers ask before the minutes that an analysis may take."""
+    if format in WITHOUT_BROWSER:
+        return
+    if importlib.util.find_spec("kaleido") is None:
+        raise InputError(f"{format} needs kaleido: pip install 'isotune[figures]', or use --format html or json")
+    find_browser()
+
+
 def _write_images(figures: Sequence[Figure], paths: Sequence[Path], format: Format, width: int) -> None:
-    browser = find_browser()
-    try:
-        import kaleido
-    except ImportError:
-        raise InputError(
-            f"{format} needs kaleido: pip install 'isotune[figures]', or use --format html or json"
-        ) from None
+    require_drawing(format)
+    import kaleido
+
     wanted = []
     for figure, path in zip(figures, paths, strict=True):
         height = figure.drawing["layout"].get("height", 340)
         size = {"format": format, "width": width, "height": height, "scale": PIXELS_PER_PIXEL if format == "png" else 1}
         wanted.append({"fig": on_paper(figure.drawing), "path": path, "opts": size})
-    options = {"path": browser, "mathjax": False, "plotlyjs": _plotly_script(), "timeout": TIMEOUT}
+    options = {"path": find_browser(), "mathjax": False, "plotlyjs": _plotly_script(), "timeout": TIMEOUT}
     kaleido.write_fig_from_object_sync(wanted, kopts=options, cancel_on_error=True)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from isotune.analyze.advice import Advice, Setting
 from isotune.analyze.decay import PredictorComparison
 from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding, degrees
+from isotune.analyze.distances import GroupDistances
 from isotune.analyze.laws import PowerLaw, SaturatingPowerLaw
 from isotune.analyze.scaling import Laws
 from isotune.recipe import format_number, format_tokens
@@ -97,9 +98,16 @@ def _stage_row(finding: StageFinding) -> tuple[str, ...]:
         f"{format_tokens(finding.tokens[0])} to {format_tokens(finding.tokens[1])}",
         str(finding.invariance.num_cells),
         finding.verdict,
-        *(f"{one.ratio:.2g}" if one is not None else "" for one in (finding.by_lr, finding.by_elr)),
+        *(_ratio(one) for one in (finding.by_lr, finding.by_elr)),
         "" if math.isnan(angle.degrees) else f"{degrees(angle.degrees)} [{degrees(angle.low)}, {degrees(angle.high)}]",
     )
+
+
+def _ratio(found: GroupDistances | None) -> str:
+    """How much farther apart groups are than their members; "-" where nothing is apart."""
+    if found is None:
+        return ""
+    return f"{found.ratio:.2g}" if math.isfinite(found.ratio) else "-"
 
 
 def surface_table(surfaces: Sequence[SurfaceFinding], convention: WeightDecayConvention) -> WordTable | None:

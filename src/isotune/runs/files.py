@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 from isotune.errors import InputError
 
 FORMAT = 1  # of every file of a study; old versions stay readable from release 0.1.0 on
+LOCK = "lock"  # in an attempt's folder, locked by the process that trains there
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -20,8 +24,23 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     try:
         write(temporary)
         move(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary):  # a name that says nothing to whoever reads the complaint
+            error.filename = str(path)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+
+
+def require_writable(folder: Path, option: str) -> None:
+    """Refuses a folder, there or to be made, that nothing can be put into: before the work, not after it."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}): choose another {option}") from None
 
 
 def move(source: Path, path: Path) -> None:
@@ -71,6 +90,22 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
             f"{path} has format {found!r}, this version of isotune reads format {FORMAT}: use the version that wrote it"
         )
     return value
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds this lock; where the file system has none, that it does is assumed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _temporary(path: Path) -> Path:

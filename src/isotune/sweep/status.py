@@ -43,7 +43,7 @@ def sweep_status(study: Study) -> SweepStatus:
     recipes = planned_recipes(study) or study.recipes()
     plan = make_plan(recipes, study) if recipes else None
     tasks = plan.tasks if plan else ()
-    claims = _claims(study)
+    claims = living_claims(study)
     running = tuple(
         RunningSegment(task.node.words(), claims[task.segment.id], _share(study, task))
         for task in tasks
@@ -89,7 +89,7 @@ def bytes_in(folder: Path) -> int:
     return total
 
 
-def _claims(study: Study) -> dict[str, str]:
+def living_claims(study: Study) -> dict[str, str]:
     """Segment -> driver, of claims whose driver is not known to be dead."""
     claims = {}
     for path in sorted((study.folder / "claims").glob("*.*")):

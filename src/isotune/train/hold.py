@@ -15,11 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isotune.runs import Numerics, Segment, SegmentRecord, Study
-from isotune.runs.files import remove_parts
+from isotune.runs.files import LOCK, remove_parts
 from isotune.train.state import state_tokens
 
 STATE = "state.safetensors"  # an attempt's own last state
-LOCK = "lock"
 SECONDS_ALONE = 20.0  # to wait for others that look for attempts; they need milliseconds
 
 

@@ -32,7 +32,9 @@ from isotune.report.figures import (
 from isotune.report.findings import Findings
 from isotune.runs.trajectory import Trajectory
 
-__all__ = ["KINDS", "figures_of"]
+__all__ = ["KINDS", "UNPLACED", "figures_of"]
+
+UNPLACED = "loss"  # the one figure of runs whose settings are unknown
 
 MAX_FAMILIES = 8  # that are drawn one by one
 
@@ -63,7 +65,7 @@ def figures_of(findings: Findings, on_defect: OnDefect | None = None) -> tuple[F
         for diagnosis, one in zip(findings.diagnoses, findings.laws, strict=True)
     ]
     if not parts:
-        return (_figure("loss", "Loss curves", "", _unplaced, findings, on_defect),)
+        return (_figure(UNPLACED, "Loss curves", "", _unplaced, findings, on_defect),)
     figures = []
     for part in parts[:MAX_FAMILIES]:
         group = part.diagnosis.family.name if len(parts) > 1 else ""

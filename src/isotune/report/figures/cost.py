@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from isotune.analyze.families import Family, cells_of, lineage_of
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
 from isotune.report.figures.drawing import CATEGORIES, Drawing, as_text, plain_token_axis
+
+FAMILY_HEIGHT = 70  # pixels
+NAME_WIDTH = 17  # characters
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,9 @@ def _num_values(log2_values: np.ndarray) -> int:
 
 
 def draw_costs(costs: Sequence[Cost]) -> dict[str, Any]:
-    """Three bars for each family."""
-    drawing = Drawing(panel_height=260)
-    names = [as_text(cost.name) for cost in costs]
+    """Three bars for each family, its name beside them: long names below would leave no room."""
+    names = [_in_lines(cost.name) for cost in costs]
+    drawing = Drawing(panel_height=100 + FAMILY_HEIGHT * len(costs))
     bars = (
         ("shared prefixes", [cost.shared for cost in costs], CATEGORIES[2]),
         ("each run from scratch", [cost.from_scratch for cost in costs], CATEGORIES[0]),
@@ -73,16 +77,29 @@ def draw_costs(costs: Sequence[Cost]) -> dict[str, Any]:
     )
     for name, values, color in bars:
         text = [format_tokens(value) for value in values]
-        bar = {"type": "bar", "x": names, "y": values, "name": name, "marker": {"color": color}, "text": text}
+        bar = {
+            "type": "bar",
+            "orientation": "h",
+            "y": names,
+            "x": values,
+            "name": name,
+            "marker": {"color": color},
+            "text": text,
+        }
         drawing.add(
             0,
             bar
             | {"textposition": "outside", "cliponaxis": False, "showlegend": True, "hovertemplate": "%{text} tokens"},
         )
     high = max(cost.full_grid for cost in costs)
-    drawing.axes(0, {"showgrid": False}, plain_token_axis(high, "tokens trained", pad=0.12))
+    families = {"showgrid": False, "autorange": "reversed", "type": "category"}
+    drawing.axes(0, plain_token_axis(high, "tokens trained", pad=0.2), families)
     drawing.set(barmode="group")
     return drawing.finish()
+
+
+def _in_lines(name: str) -> str:
+    return "<br>".join(as_text(line) for line in textwrap.wrap(name, NAME_WIDTH, break_on_hyphens=False)) or " "
 
 
 def cost_caption(costs: Sequence[Cost]) -> str:

@@ -76,6 +76,12 @@ def _noise_values(
 
 def _matrices(values: np.ndarray, infos: Sequence[RunInfo], stage: StageFinding, name: str) -> DistanceMatrices:
     distances = relative_distances(values)
+    if not (distances > 0).any():
+        start, end = (format_tokens(end) for end in stage.tokens)
+        raise InputError(
+            f"all {name} curves are the same where {stage.range} ({start} to {end} tokens): these runs are one until "
+            "they branch off, so that there is no distance between them"
+        )
     x, y = log2_settings(infos)
     seeds = [info.seed for info in infos]
     cells = list(zip(x.tolist(), y.tolist(), strict=True))

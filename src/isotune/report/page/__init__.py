@@ -28,13 +28,14 @@ from isotune.report.figure import Figure
 from isotune.report.findings import Findings
 from isotune.report.page.families import Told, show_evidence, show_verdict, tell
 from isotune.report.page.figures import panels_of, show_panel
-from isotune.report.page.html import Html, element, join
+from isotune.report.page.html import Html, element, folded, join
 from isotune.report.page.runs import show_runs
 from isotune.report.page.text import as_sentence, lines_to_paste, sentence_list, word_table
 from isotune.report.words import WordTable, count
 from isotune.runs.trajectory import Status
 
 STATUSES: tuple[Status, ...] = ("finished", "running", "diverged", "failed")
+NUM_OPEN = 2  # families; those with fewer runs are folded: all of nano's would be a page of 87,000 pixels on a phone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ def _header(findings: Findings, origin: Origin, contents: Iterable[tuple[str, st
         element(
             "div",
             element("h1", findings.label or "Runs"),
-            element("button", "Dark colours", type="button", id="theme", aria_pressed="false", hidden=True),
+            element("button", "Dark colours", type="button", id="theme", hidden=True),
             class_="top",
         ),
         element("p", _summary(findings, origin), class_="summary"),
@@ -201,7 +202,7 @@ def _verdict(findings: Findings, told: Sequence[Told]) -> Section:
         headline = element("p", "Nothing can be said of these runs", class_="headline")
         content = join(headline, element("p", as_sentence(findings.reason)))
     else:
-        content = join(*(show_verdict(one) for one in told))
+        content = join(*(show_verdict(one, is_folded=place >= NUM_OPEN) for place, one in enumerate(told)))
     return "verdict", "Verdict", content
 
 
@@ -221,12 +222,13 @@ def _evidence(told: Sequence[Told], figures: Sequence[Figure]) -> Section:
     several = len(told) > 1
     texts = {one.diagnosis.family.name if several else "": show_evidence(one) for one in told}
     parts = []
-    for group in dict.fromkeys([*texts, *(panel.group for _, panel in panels)]):
+    for place, group in enumerate(dict.fromkeys([*texts, *(panel.group for _, panel in panels)])):
         drawn = [show_panel(panel, f"panel-{number}") for number, panel in panels if panel.group == group]
         text = texts.get(group, Html())
         if drawn or text:
-            heading = group or ("All runs" if several else "Figures")
-            parts += [element("h3", heading), element("div", *drawn, class_="panels"), text]
+            heading = element("h3", group or ("All runs" if several else "Figures"))
+            content = join(element("div", *drawn, class_="panels"), text)
+            parts.append(folded(heading, content) if place >= NUM_OPEN and group else join(heading, content))
     return "evidence", "Evidence", join(*parts) if parts else element("p", "There is none: no run can be looked at.")
 
 

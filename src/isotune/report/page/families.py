@@ -11,7 +11,7 @@ from isotune.analyze.scaling import Laws
 from isotune.errors import InputError
 from isotune.report import words
 from isotune.report.findings import Findings
-from isotune.report.page.html import Html, element, join
+from isotune.report.page.html import Html, element, folded, join
 from isotune.report.page.text import as_sentence, lines_to_paste, sentence_list, word_table
 
 
@@ -40,18 +40,19 @@ def tell(findings: Findings) -> tuple[Told, ...]:
     return tuple(told)
 
 
-def show_verdict(told: Told) -> Html:
-    """The family's answers, the settings first."""
+def show_verdict(told: Told, *, is_folded: bool = False) -> Html:
+    """The family's answers, the settings first; folded, the headline stays in sight."""
     diagnosis, advice = told.diagnosis, told.advice
     rows = [join(element("dt", name), element("dd", as_sentence(text))) for name, text in _facts(told) if text]
-    return element(
-        "article",
-        element("h3", f"{words.family_title(diagnosis)}: {words.family_counts(diagnosis)}"),
-        element("p", words.advice_headline(advice) if advice else "No LR and WD can be advised yet", class_="headline"),
+    heading = element("h3", f"{words.family_title(diagnosis)}: {words.family_counts(diagnosis)}")
+    headline = words.advice_headline(advice) if advice else "No LR and WD can be advised yet"
+    details = [
         *(_show_settings(advice, diagnosis.family.name) if advice else []),
         element("dl", *rows, class_="facts"),
-        class_="family",
-    )
+    ]
+    if is_folded:
+        return element("article", heading, folded(element("span", headline), join(*details)), class_="family")
+    return element("article", heading, element("p", headline, class_="headline"), *details, class_="family")
 
 
 def _show_settings(advice: Advice, family: str) -> list[Html]:

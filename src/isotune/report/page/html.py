@@ -32,6 +32,11 @@ def join(*children: str) -> Html:
     return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children))
 
 
+def folded(heading: Html, content: Html) -> Html:
+    """Content that a click on its heading, or Enter, unfolds; on paper it is unfolded."""
+    return element("details", element("summary", heading), content, class_="fold")
+
+
 def json_script(name: str, value: Any) -> Html:
     """Data for scripts. Inside JSON `<`, `>` and `&` occur in strings only, where their escapes mean the same."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

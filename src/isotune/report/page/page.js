@@ -89,14 +89,27 @@
   }, { rootMargin: "300px" });
   for (const plot of plots) inView.observe(plot);
 
+  function isFolded(plot) {
+    return plot.closest("details:not([open])") !== null;
+  }
+
+  // A folded figure may have no width to be drawn at: it is drawn when it is unfolded.
+  function drawAgain(plot) {
+    if (!isFolded(plot)) draw(plot);
+    else {
+      delete plot.dataset.state;
+      inView.observe(plot);
+    }
+  }
+
   function redraw() {
-    for (const plot of plots) if (plot.dataset.state) draw(plot);
+    for (const plot of plots) if (plot.dataset.state) drawAgain(plot);
   }
 
   // A phone that is turned has room for panels beside each other.
   addEventListener("resize", () => {
     for (const plot of plots) {
-      if (plot.dataset.state === "drawn" && plot.dataset.narrow !== String(isNarrow(plot))) draw(plot);
+      if (plot.dataset.state === "drawn" && plot.dataset.narrow !== String(isNarrow(plot))) drawAgain(plot);
     }
   });
 
@@ -146,10 +159,15 @@
 
   const themeButton = document.getElementById("theme");
   themeButton.hidden = false;
-  themeButton.setAttribute("aria-pressed", String(theme() === "dark"));
+
+  // The button says what a click on it does.
+  function nameButton() {
+    themeButton.textContent = theme() === "dark" ? "Light colours" : "Dark colours";
+  }
+  nameButton();
 
   function retheme() {
-    themeButton.setAttribute("aria-pressed", String(theme() === "dark"));
+    nameButton();
     redraw();
   }
 

@@ -91,9 +91,19 @@ def _final_loss(run: Trajectory, loss: str) -> float:
 
 
 def _name(info: RunInfo, label: str) -> str:
-    """What sets the run's source apart from the others'; runs of our own studies are known by their schedule."""
+    """What sets the run's source apart from the others'; runs of our own are known by what no other column says."""
     own = info.source.removeprefix(label).lstrip(":/\\")
-    return own or info.schedule
+    return own or _schedule(info)
+
+
+def _schedule(info: RunInfo) -> str:
+    """ "decay of 131K, after batch 4 until 1.05M"; all phases where LR was never constant, or nobody knows."""
+    if info.has_plateau is not True or isinstance(info.decay_tokens, str):
+        return info.schedule
+    words = [f"decay of {format_tokens(info.decay_tokens)}" if info.decay_tokens else "constant LR"]
+    words += [f"after {info.history}"] if info.history else []
+    words += ["perturbed init"] if info.perturbation else []
+    return ", ".join(words)
 
 
 def _order(cell: Cell) -> tuple[float, str]:

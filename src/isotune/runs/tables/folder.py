@@ -71,6 +71,8 @@ def find(folder: Path, name: str) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist: give a folder that `isotune table export` wrote")
     if not is_table(folder):
         raise InputError(
             f"{folder} is not a table (it has no {MANIFEST}): give a folder that `isotune table export` wrote"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,11 @@ class Cell:
     def has_diverged(self) -> bool:
         return any(math.isnan(value) for value in self.values.values())
 
-    @property
-    def mean(self) -> float:
-        """Over seeds; NaN if one of them diverged: nobody wants such a cell."""
-        return sum(self.values.values()) / len(self.values)
+    def has(self, seeds: Iterable[int]) -> bool:
+        return all(seed in self.values for seed in seeds)
+
+    def mean(self, seeds: Sequence[int]) -> float:
+        return sum(self.values[seed] for seed in seeds) / len(seeds)
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,32 @@ class Grid:
 
     @property
     def seeds(self) -> list[int]:
-        return sorted({seed for cell in self.cells.values() for seed in cell.values})
+        """Those that cells are compared by: the one that most cells have, and all others that these cells have too.
+
+        A seed moves a loss by more than neighbours differ, so that means over other seeds would compare seeds.
+        """
+        numbers = Counter(seed for cell in self.cells.values() for seed in cell.values)
+        usual = min(numbers, key=lambda seed: (-numbers[seed], seed))
+        alike = [cell for cell in self.cells.values() if usual in cell.values]
+        return sorted(seed for seed in numbers if all(seed in cell.values for cell in alike))
+
+    @property
+    def other_seeds(self) -> list[int]:
+        """Those that only some cells have."""
+        return sorted({seed for cell in self.cells.values() for seed in cell.values} - set(self.seeds))
+
+    @property
+    def means(self) -> dict[tuple[float, float], float]:
+        """Over `seeds`, of the cells that have them; NaN where a run of any seed diverged: nobody wants such a cell."""
+        seeds = self.seeds
+        alike = {key: cell for key, cell in self.cells.items() if cell.has_diverged or cell.has(seeds)}
+        return {key: math.nan if cell.has_diverged else cell.mean(seeds) for key, cell in alike.items()}
 
     @property
     def best(self) -> tuple[float, float] | None:
         """The cell with the lowest mean; None if all diverged."""
-        finite = [key for key, cell in self.cells.items() if not cell.has_diverged]
-        return min(finite, key=lambda key: self.cells[key].mean, default=None)
+        finite = {key: mean for key, mean in self.means.items() if not math.isnan(mean)}
+        return min(finite, key=finite.__getitem__, default=None)
 
 
 def make_grids(
@@ -77,6 +98,8 @@ def make_grids(
     has_decays = any(row.final_val_loss is not None for row in table.decays())
     column = column or (FINAL if has_decays else "val_loss")
     _require_column(table, column)
+    _require_known(table, "seed", [] if seed is None else [seed], {run.seed for run in table.runs()})
+    _require_known(table, "batch size", batch_sizes, {run.batch_size for run in table.runs()})
 
     def is_asked_for(reading: _Reading) -> bool:
         run = reading.run
@@ -169,6 +192,13 @@ def _require_column(table: Table, column: str) -> None:
     names = {FINAL} | {name for curve in table.contents.curves.values() for name in curve} - {"tokens"}
     if column not in names:
         raise InputError(f"{table.folder} has no column {column!r}: choose one of {', '.join(sorted(names))}")
+
+
+def _require_known(table: Table, what: str, asked: Sequence[int], known: set[int]) -> None:
+    for value in asked:
+        if value not in known:
+            listed = ", ".join(map(str, sorted(known)))
+            raise InputError(f"{table.folder} has no run of {what} {value}: choose among {listed}")
 
 
 def _nothing_there(table: Table, column: str, readings: Sequence[_Reading]) -> str:
