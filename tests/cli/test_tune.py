@@ -98,6 +98,8 @@ def test_a_replay_says_how_it_would_have_gone(tune):
     losses = TableObjective(NANO, batch_size=4).losses(688_128)
     assert table["loss"] == losses[best["learning_rate"], best["weight_decay"]]
     assert table["lowest_loss"] == min(losses.values()) and 0 <= table["smooth_regret"] < 0.02
+    assert "in " + str(NANO) + ", seed 0\n" in shown.stdout
+    assert f"isotune table show {NANO} --batch-size 4 --tokens 688128 --seed 0" in shown.stdout
 
 
 def test_without_a_recipe_the_default_one_is_tuned(tune, tmp_path, monkeypatch):
@@ -112,6 +114,59 @@ def test_where_no_run_gives_a_loss_the_reason_is_said(tune, tmp_path):
     silent = ["--command", "sh -c 'echo no such device >&2; exit 3' {learning_rate} {weight_decay} {tokens} {out}"]
     result = tune(*silent, *FOREIGN[2:], "--study", tmp_path / "runs")
     assert result.returncode == 2 and "none of 3 runs gave a loss (exit code 3: no such device)" in result.stderr
+
+
+# Told to fail, it does so at LR above 2^-9 until the file `mended` is there; told to diverge, always.
+FAILING = """
+import json, os, sys
+lr, tokens, out, mode = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+if lr > 2**-9 and mode == "fail" and not os.path.exists("mended"):
+    sys.exit("no memory")
+loss = float("nan") if mode == "diverge" else 2 + abs(lr - 2**-10)
+open(out + "/metrics.jsonl", "w").write(json.dumps({"tokens": tokens, "val_loss": loss}))
+"""
+
+
+@pytest.fixture
+def failing(tune, tmp_path, monkeypatch):
+    """Tunes a trainer that fails, or diverges, in parts of its range."""
+    monkeypatch.chdir(tmp_path)
+    Path("trainer.py").write_text(FAILING)
+    command = f"{sys.executable} trainer.py {{learning_rate}} {{tokens}} {{out}} %s {{weight_decay}}"
+    options = [*FOREIGN[2:], "--octaves", 2, "--max-tokens", "1.5M", "--no-report"]
+    return lambda mode, *more: tune("--command", command % mode, *options, *more)
+
+
+def test_failures_are_told_not_repeated_and_repeated_on_demand(failing):
+    def failed():
+        lines = Path("studies/tune-trainer/answers.jsonl").read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["status"] == "failed"]
+
+    first = failing("fail")
+    assert first.returncode == 0, first.stderr
+    num_failed = len(failed())
+    assert num_failed >= 3 and f"{num_failed} runs gave no loss; LR 2^-7 and above was given up" in first.stdout
+    assert "exit code 1: no memory; they are asked again with --retry-failed" in first.stderr
+    failing("fail")
+    assert len(failed()) == num_failed, "what failed is not asked again"
+    Path("mended").touch()
+    mended = failing("fail", "--retry-failed", "--max-tokens", "4M")
+    assert len(failed()) == num_failed and "gave no loss" not in mended.stdout + mended.stderr
+    other = failing("diverge")
+    assert other.returncode == 2 and "was begun with another --command" in other.stderr
+
+
+def test_where_all_runs_diverge_nothing_is_recommended(failing):
+    shown = failing("diverge")
+    assert shown.returncode == 2 and shown.stdout == ""
+    assert "runs diverged, down to LR 2^-13: lower --lr" in shown.stderr and "no run has finished yet" in shown.stderr
+
+
+def test_that_weight_decay_is_coupled_is_said_where_the_command_has_it_otherwise(failing):
+    words = "the command gets LR x WD as its {weight_decay}"
+    for convention in ("independent", "coupled"):
+        shown = failing("ok", "--wd-convention", convention, "--max-tokens", 1)  # too little for a run
+        assert (words in shown.stderr) is (convention == "independent") and "Runs go to" in shown.stderr
 
 
 def test_runs_without_a_loss_are_refused(tune, tmp_path, monkeypatch):
@@ -144,6 +199,12 @@ def kept_signals():
         ([*FOREIGN, "--lr", "0.001"], "no range"),
         (["nano-cosine", "--max-tokens", "1M"], "WSD"),
         (["nano-wsd", "--tolerance", "0"], "tolerance"),
+        (["nano-wsd", "--tokens", "10Q"], "nano-wsd with --tokens: tokens='10Q' is not a number"),
+        (["nano-wsd", "--retry-failed"], "belongs to --command"),
+        ([*FOREIGN, "--workers", "-1"], "--workers"),
+        ([*FOREIGN, "--workers", "0"], "--workers"),
+        ([*FOREIGN, "--tokens-per-step", "0"], "--tokens-per-step"),
+        (["--command", COMMAND + " 'x", *FOREIGN[2:]], "check its quotes"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, kept_signals, arguments, words):

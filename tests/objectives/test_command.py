@@ -1,8 +1,10 @@
 """Any command as an objective: a script that shares no code with us, with failing, hanging and diverging settings."""
 
+import doctest
 import json
 import math
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from isotune.errors import InputError
+from isotune.objectives import placeholders
 from isotune.objectives.command import CommandObjective
 from isotune.tune import Goal, Question, Space, tune
 
@@ -100,18 +103,15 @@ def test_nothing_of_a_command_is_left_running(tmp_path):
     objective.ask([Question(2.0**-10, 0.5, TOKENS)])
     (pid_file,) = tmp_path.glob("runs/*/pid")
     pid = int(pid_file.read_text())
-    give_up_at = time.monotonic() + 10
-    while is_alive(pid) and time.monotonic() < give_up_at:
-        time.sleep(0.1)
-    assert not is_alive(pid)
+    wait_until(lambda: not is_alive(pid))
 
 
 def is_alive(pid):
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
 def test_metrics_that_end_early_or_are_torn_are_no_answer(tmp_path):
@@ -136,6 +136,11 @@ def test_metrics_that_end_early_or_are_torn_are_no_answer(tmp_path):
         ({"command": "train --lr {learning_rate}"}, r"lacks \{weight_decay\}"),
         ({"command": COMMAND + " {speed}"}, r"\{speed\}"),
         ({"command": COMMAND + " {"}, "braces"),
+        ({"command": COMMAND + " 'x"}, "check its quotes"),
+        ({"command": COMMAND + " {seed:zz}"}, "cannot be filled in"),
+        ({"command": " "}, "empty"),
+        ({"metrics": "{out}/{speed}.jsonl"}, r"--metrics has \{speed\}"),
+        ({"num_parallel": 0}, "num_parallel"),
         ({"metrics": "metrics.jsonl"}, r"--metrics lacks \{out\}"),
         ({"weight_decay_convention": "unknown"}, "coupled"),
         ({"timeout_hours": 0}, "timeout_hours"),
@@ -150,3 +155,112 @@ def test_a_command_that_does_not_exist_is_said(tmp_path):
     objective = make(tmp_path, command="no-such-program {learning_rate} {weight_decay} {tokens} {out}")
     with pytest.raises(InputError, match="no-such-program cannot be started"):
         objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+
+
+# A trainer in one line: its rows are its last argument, as JSON.
+ROWS = (
+    "import json, sys; open(sys.argv[1], 'w').writelines(json.dumps(row) + chr(10) for row in json.loads(sys.argv[2]))"
+)
+
+
+def asked_for_rows(folder, rows, code=0, **changes):
+    """The entry of a run that writes these rows and ends with this code."""
+    text = json.dumps(rows).replace("{", "{{").replace("}", "}}")
+    script = ROWS + f"; sys.exit({code})"
+    command = (
+        f"{sys.executable} -c \"{script}\" {{out}}/metrics.jsonl '{text}' {{learning_rate}} {{weight_decay}} {{tokens}}"
+    )
+    objective = make(folder, command=command, **changes)
+    objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+    return objective.entries[-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "reached", "words"),
+    [
+        ([], 1, 0, "exit code 1"),
+        ([{"tokens": 250_000, "train_loss": 3.0}], 1, 250_000, "exit code 1"),
+        ([{"step": 7, "val_loss": 3.0}], 0, 0, "no tokens with the val_loss in"),
+        ([{"tokens": TOKENS, "val_loss": -2.5}], 0, TOKENS, "val_loss is -2.5: losses must be above 0"),
+        ([{"tokens": TOKENS, "val_loss": 0}], 0, TOKENS, "losses must be above 0"),
+    ],
+)
+def test_a_failure_has_its_reason_and_costs_what_its_metrics_show(tmp_path, rows, code, reached, words):
+    entry = asked_for_rows(tmp_path, rows, code)
+    assert entry.status == "failed" and words in entry.reason and entry.trained_tokens == reached
+    again = make(tmp_path, command=json.loads((tmp_path / "command.json").read_text())["command"])
+    assert again.spent_tokens() == reached and again.failed() == [entry.question]
+
+
+def test_tokens_and_loss_may_stand_in_rows_of_their_own(tmp_path):
+    entry = asked_for_rows(tmp_path, [{"val_loss": 9.0}, {"tokens": TOKENS}, {"val_loss": 2.5}])
+    assert (entry.status, entry.loss) == ("finished", 2.5)
+
+
+def test_a_placeholder_may_say_its_format_and_metrics_may_have_them_all(tmp_path):
+    script = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+    row = '{{\\"tokens\\": {tokens:d}, \\"val_loss\\": {learning_rate:.1e}}}'
+    objective = make(
+        tmp_path,
+        command=f'{sys.executable} -c "{script}" {{out}}/seed{{seed:03d}}.jsonl "{row}" {{weight_decay}}',
+        metrics="{out}/seed{seed:03d}.jsonl",
+    )
+    objective.ask([Question(2.0**-10, 0.5, TOKENS, seed=7)])
+    assert [answer.loss for answer in objective.answers()] == [9.8e-4], objective.entries
+
+
+def test_a_folder_answers_for_one_command_only(tmp_path):
+    make(tmp_path, tokens_per_step=64).ask([Question(2.0**-10, 0.5, TOKENS)])
+    make(tmp_path, command=COMMAND.replace(" --wd", "  --wd"))  # more space is no other command
+    for changes in (
+        {"command": COMMAND + " --from={resume}"},
+        {"metrics": "{out}/other.jsonl"},
+        {"loss": "train_loss"},
+        {"weight_decay_convention": "independent"},
+        {"tokens_per_step": 128},
+    ):
+        with pytest.raises(InputError, match=f"{tmp_path} was begun with another --.*give another --study"):
+            make(tmp_path, **changes)
+
+
+def test_a_folder_that_does_not_say_whose_it_is_is_adopted(tmp_path):
+    make(tmp_path).ask([Question(2.0**-10, 0.5, TOKENS)])
+    (tmp_path / "command.json").unlink()
+    assert len(make(tmp_path).answers()) == 1
+    assert json.loads((tmp_path / "command.json").read_text())["command"] == COMMAND
+    make(tmp_path, tokens_per_step=64)  # can be told later
+    with pytest.raises(InputError, match=r"another --tokens-per-step \(64\)"):
+        make(tmp_path, tokens_per_step=128)
+    make(tmp_path / "new")
+    assert not (tmp_path / "new").exists(), "nothing is written before something is asked"
+
+
+TUNING = """
+import sys
+from isotune.objectives.command import CommandObjective
+from isotune.tune import Question
+command = "sh -c 'sleep 300 & echo $! > {out}/pid; wait' {learning_rate} {weight_decay} {tokens}"
+objective = CommandObjective(command, sys.argv[1], metrics="{out}/metrics.jsonl", weight_decay_convention="coupled")
+objective.ask([Question(2.0**-10, 0.5, 1000)])
+"""
+
+
+def test_a_killed_tuning_leaves_no_command_running(tmp_path):
+    tuning = subprocess.Popen([sys.executable, "-c", TUNING, str(tmp_path)])
+    wait_until(lambda: any(path.read_text().strip() for path in tmp_path.glob("runs/*/pid")))
+    tuning.kill()
+    tuning.wait()
+    (pid_file,) = tmp_path.glob("runs/*/pid")
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not is_alive(pid))
+
+
+def wait_until(is_so, seconds=60.0):
+    give_up_at = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def test_doctests():
+    assert doctest.testmod(placeholders).failed == 0

@@ -141,7 +141,7 @@ def test_families_that_are_not_there_are_refused(folder, options, words):
 def test_scatter_of_seeds_leaves_out_what_a_seed_does_to_all(folder):
     assert TableObjective(folder).seed_scatter(64 * STEP) is None, "one cell with two seeds tells nothing"
     scatter = TableObjective(NANO, batch_size=4).seed_scatter(2_752_512)
-    assert 0.0005 < scatter < 0.005
+    assert 0.0005 < scatter < 0.008  # with high LRs, which are not good, it would be .01
 
 
 @pytest.mark.parametrize("tokens", [1_376_256, 2_752_512])

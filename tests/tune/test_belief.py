@@ -165,3 +165,16 @@ def test_bad_losses_count_less_and_of_very_many_the_best_are_kept():
     assert observed.noise[worst] > 10 * observed.noise[best] and observed.noise[best] == pytest.approx(NOISE)
     kept = believe(BOTH, observed).observations
     assert len(kept) == MAX_OBSERVATIONS and values[best] in kept.values and values[worst] not in kept.values
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_space_of_a_hundred_octaves_breaks_no_factor(kernel):
+    # Variances of millions beside noise of a thousandth: rounding alone makes such a covariance indefinite.
+    rates, decays = np.meshgrid(np.arange(-100.0, 1, 5), np.arange(-100.0, 1, 5))
+    size = rates.size
+    asked = np.column_stack([rates.ravel(), decays.ravel(), np.full(size, 13.4), np.zeros(size), np.full(size, np.nan)])
+    seen = asked[::7].copy()
+    seen[:, 4] = 0.0
+    belief = believe({kernel: 1.0}, Observations(seen, np.full(len(seen), 0.9), np.full(len(seen), NOISE)))
+    draws = belief.at(asked).draws(slice(None), 8, np.random.default_rng(0))
+    assert np.isfinite(draws).all() and draws[:, ::7] == pytest.approx(0.9, abs=0.5)

@@ -9,7 +9,7 @@ from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
 from isotune.objectives.journal import Journal
 from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
-from isotune.tune.loop import grid_size
+from isotune.tune.loop import FAILING, MAX_FAILURES, failing_like_divergence, grid_size
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
 GOAL = Goal(
@@ -159,3 +159,90 @@ def test_where_nothing_answers_it_gives_up():
         raise RuntimeError("no such device")
 
     assert tune(FunctionObjective(train), GOAL).stopped == "no answers"
+
+
+def failing_above(log2_rate, asked):
+    def train(learning_rate, weight_decay, tokens, seed):
+        asked.append(learning_rate)
+        if learning_rate > 2.0**log2_rate:
+            raise RuntimeError("out of memory")
+        return nano_like(learning_rate, weight_decay, tokens)
+
+    return train
+
+
+def test_a_learning_rate_above_which_everything_fails_is_given_up():
+    asked = []
+    tuned = tune(FunctionObjective(failing_above(-10.5, asked)), GOAL)
+    assert tuned.stopped == "good enough" and tuned.recommendation.learning_rate == 2.0**-11
+    failed = [rate for rate in asked if rate > 2.0**-10.5]
+    assert FAILING <= len(failed) <= 2 * FAILING
+
+
+def test_where_the_first_run_fails_a_lower_learning_rate_is_tried():
+    asked = []
+    assert tune(FunctionObjective(failing_above(-11.5, asked)), GOAL).stopped == "good enough"
+    assert asked[0] > asked[1] > asked[2] or asked[1] < 2.0**-11.5
+    asked = []
+    assert tune(FunctionObjective(failing_above(-20, asked)), GOAL).stopped == "no answers"
+    assert asked[0] > asked[1] > asked[2] == 2.0**-12 and len(asked) == 3
+
+
+def test_a_few_failures_beside_runs_that_finish_do_not_count_as_divergence():
+    high, higher = Question(2.0**-9, 0.25, TOKENS), Question(2.0**-8, 0.25, TOKENS)
+    finished = Answer(high, 2.0)
+    failed = [Question(2.0**-8, wd, TOKENS) for wd in (0.25, 0.5, 1.0)]
+    assert [answer.question for answer in failing_like_divergence(failed, [finished])] == failed
+    assert not failing_like_divergence(failed[:2], [finished])
+    assert not failing_like_divergence(failed, [finished, Answer(higher, 2.0)])
+
+
+def test_it_stops_where_one_run_after_another_fails():
+    calls = []
+
+    def train(learning_rate, weight_decay, tokens, seed):
+        calls.append(learning_rate)
+        if len(calls) > 2:
+            raise RuntimeError("the disk is full")
+        return nano_like(learning_rate, weight_decay, tokens)
+
+    tuned = tune(FunctionObjective(train), GOAL)
+    assert tuned.stopped == "too many failures" and len(calls) == 2 + MAX_FAILURES == 2 + len(tuned.unanswered)
+
+
+def test_what_earlier_calls_asked_in_vain_is_not_asked_again():
+    asked = []
+    first = tune(FunctionObjective(failing_above(-10.5, asked)), GOAL)
+    again = []
+    second = tune(FunctionObjective(failing_above(-10.5, again)), GOAL, leave_out=first.unanswered)
+    assert max(asked) > 2.0**-10.5 > max(again)
+    assert set(second.unanswered) == set(first.unanswered)
+
+
+def test_where_all_runs_diverge_this_is_the_reason_to_stop():
+    calls = []
+    tuned = tune(FunctionObjective(lambda **settings: calls.append(settings) or math.nan), GOAL)
+    assert tuned.stopped == "all diverged"
+    assert min(settings["learning_rate"] for settings in calls) == 2.0**-12 and len(calls) >= 3
+
+
+def test_a_loss_that_is_not_positive_is_a_failure_with_words():
+    objective = FunctionObjective(lambda **settings: -1.0)
+    assert tune(objective, GOAL).stopped == "no answers"
+    assert "losses must be above 0" in objective.entries[-1].reason
+
+
+def test_what_was_interrupted_has_not_failed():
+    stop = []
+
+    class Interrupted(FunctionObjective):
+        num_parallel = 4
+
+        def ask(self, questions):
+            if self.answers():
+                stop.append(True)
+            else:
+                super().ask(questions[:1])
+
+    tuned = tune(Interrupted(nano_like), GOAL, should_stop=lambda: bool(stop))
+    assert tuned.stopped == "interrupted" and len(tuned.unanswered) == 3, "those of the round before"

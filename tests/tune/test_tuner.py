@@ -8,7 +8,7 @@ import pytest
 from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
 
 from isotune.errors import InputError
-from isotune.tune import Answer, Goal, Question, Space, make_rungs, recommend_now, suggest
+from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
 from isotune.tune.belief import NOISE
 from isotune.tune.tuner import believe_answers, expected_gains
 
@@ -28,7 +28,7 @@ def play(surface, goal=GOAL, most=60):
     while len(answers) < most:
         suggestion = suggest(goal, answers)
         suggestions.append(suggestion)
-        if suggestion.is_done and answers:
+        if (suggestion.is_done and answers) or not suggestion.questions:
             break
         question = suggestion.questions[0]
         loss = surface(question.learning_rate, question.weight_decay, question.tokens)
@@ -128,10 +128,60 @@ def test_a_learning_rate_that_diverged_is_not_asked_again_at_that_length_or_abov
         answers.append(Answer(question, nano_like(question.learning_rate, question.weight_decay, question.tokens)))
 
 
-def test_all_runs_diverged_is_no_dead_end():
-    answers = [Answer(Question(2.0**-9, 2.0**-4, TOKENS // 8), math.nan, "diverged")]
-    suggestion = suggest(GOAL, answers)
-    assert suggestion.questions and suggestion.questions[0].learning_rate < 2.0**-9
+def test_where_all_runs_diverge_it_goes_down_in_halves_to_the_lowest_learning_rate():
+    diverging, suggestions = play(lambda *settings: math.nan)
+    rates = [math.log2(answer.question.learning_rate) for answer in diverging[1:]]
+    assert rates == [-11, -12] and {answer.question.tokens for answer in diverging} == {min(GOAL.rungs)}
+    assert all("no run has finished yet" in suggestion.reasons[0] for suggestion in suggestions[1:3])
+    assert not suggest(GOAL, diverging).questions
+
+
+def test_a_finite_loss_that_exploded_is_a_divergence_and_its_size_tells_nothing():
+    high = Question(2.0**-8, 2.0**-6, TOKENS // 8)
+    known = [ask(nano_like, lr, -6, TOKENS // 8) for lr in (-12, -10)]
+    diverged, exploded, more = (suggest(GOAL, [*known, Answer(high, loss)]) for loss in (math.nan, 100.0, 1e30))
+    assert diverged == exploded == more
+    _, suggestions = play(lambda lr, wd, tokens: 1e30 if lr > 2.0**-9.5 else nano_like(lr, wd, tokens))
+    assert suggestions[-1].is_done and suggestions[-1].recommendation.learning_rate < 2.0**-9.5
+
+
+def test_a_run_that_learned_nothing_at_a_low_learning_rate_has_not_diverged():
+    idle = Answer(Question(2.0**-12, 2.0**-6, TOKENS // 8), 1e4)
+    answers = [idle, ask(nano_like, -9, -6, TOKENS // 8)]
+    assert mark_exploded(answers) == answers
+    worse = replace(idle, loss=1e9)  # how much worse it is says nothing about where the bottom is
+    assert suggest(GOAL, answers) == suggest(GOAL, [worse, answers[1]])
+    assert suggest(GOAL, answers).recommendation.learning_rate >= 2.0**-11
+
+
+def test_no_learning_rate_is_recommended_that_is_known_to_diverge():
+    # Falls with LR as far as it was run, so that the belief alone would go on upwards.
+    falling = [
+        Answer(Question(2.0**lr, 2.0**-6, TOKENS // 8), 2 * math.exp(-0.05 * (lr + 12))) for lr in (-12, -11, -10)
+    ]
+    assert recommend_now(GOAL, falling).learning_rate > 2.0**-10
+    diverged = Answer(Question(2.0**-9, 2.0**-6, TOKENS // 4), math.nan, "diverged")
+    assert recommend_now(GOAL, [*falling, diverged]).learning_rate == 2.0**-10
+    assert suggest(GOAL, [*falling, diverged]).recommendation.learning_rate == 2.0**-10
+    # A run that is as long, with that LR or a higher one, says that it can be done.
+    finished = Answer(Question(2.0**-8, 2.0**-8, TOKENS // 4), falling[-1].loss * 0.9)
+    assert recommend_now(GOAL, [*falling, diverged, finished]).learning_rate > 2.0**-10
+
+
+def test_losses_that_are_not_positive_are_refused():
+    with pytest.raises(InputError, match="above 0"):
+        suggest(GOAL, [Answer(Question(2.0**-9, 2.0**-6, TOKENS), -1.5)])
+
+
+def test_reasons_do_not_speak_of_runs_that_were_not_run():
+    answers = [ask(nano_like, -12, -6), ask(nano_like, -9, -6)]
+    best = recommend_now(GOAL, answers)
+    assert best.learning_rate not in {answer.question.learning_rate for answer in answers}
+    every = [Question(lr, wd, tokens) for lr, wd in CELLS for tokens in GOAL.rungs]
+    for weight_decay, words in ((best.weight_decay, "settings"), (1.0, "LR")):
+        wanted = Question(best.learning_rate, weight_decay, TOKENS)
+        suggestion = suggest(GOAL, answers, leave_out=[one for one in every if one != wanted])
+        assert suggestion.reasons[0].startswith(f"no run had yet the {words} expected best")
 
 
 def test_without_n_it_works_with_less():
@@ -212,6 +262,7 @@ def test_rungs_are_octaves_that_hold_two_decays():
         (lambda: Space(octaves=1e-4), "cells"),
         (lambda: Goal(tokens=0), "tokens"),
         (lambda: Goal(tokens=10, tolerance=0.0), "tolerance"),
+        (lambda: Goal(tokens=10, tokens_per_step=0), "tokens_per_step"),
         (lambda: Goal(tokens=10, seeds=()), "seeds"),
         (lambda: Goal(tokens=10, seeds=(1, 1)), "seeds"),
     ],

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,21 +17,29 @@ from isotune.cli.execution import evaluation_of, importing_torch, make_execution
 from isotune.cli.options import load_recipe
 from isotune.cli.report import NO_REPORT, report_tuning
 from isotune.cli.terminal import StatusLine
-from isotune.cli.tuning_words import price_words, progress_words, result_words, round_words, table_facts, table_words
+from isotune.cli.tuning_words import (
+    all_diverged_words,
+    price_words,
+    progress_words,
+    result_words,
+    round_words,
+    table_facts,
+    table_words,
+)
 from isotune.errors import InputError
 from isotune.recipe import format_tokens, parse_number, parse_tokens
 
 if TYPE_CHECKING:
     from isotune.objectives.table import TableObjective
     from isotune.recipe import Recipe
-    from isotune.tune import Goal, Objective, Round, Space, Tuned
+    from isotune.tune import Goal, Objective, Question, Round, Space, Tuned
 
 DEFAULT_RECIPE = "nano-tune"
 DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS, DEFAULT_OCTAVES = "2^-13..2^-6", "2^-8..1", 0.5
 DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
 
 # Options that belong to one way of answering, with the word for it.
-_OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step")
+_OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step", "retry_failed")
 _OF_SPACES = ("lr", "wd", "octaves", "seeds")
 
 
@@ -52,8 +60,8 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
     help=f"Train no more than this, earlier calls on this study included [default: {DEFAULT_RUNS} runs of the budget].",
 )
 @click.option("--max-hours", type=float, help="Begin no round that would end later than this.")
-@click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/tune-<recipe>].")
-@click.option("--workers", type=int, help="Runs at once [default: one per core or per GPU; else 1].")
+@click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/tune-<name>].")
+@click.option("--workers", type=click.IntRange(min=1), help="Runs at once [default: one per core or per GPU; else 1].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the result.")
 @NO_REPORT
@@ -61,7 +69,7 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
     "--table", type=click.Path(path_type=Path), help="Replay: the runs of this table answer, nothing is trained."
 )
 @click.option("--batch-size", type=int, help="Which runs of the table, if it has several batch sizes.")
-@click.option("--command", help="Tune this command instead of a recipe: see below.")
+@click.option("--command", help="Tune this command instead of a recipe: see above.")
 @click.option("--metrics", help='Where the command writes its metrics, such as "{out}/metrics.jsonl".')
 @click.option(
     "--wd-convention",
@@ -69,10 +77,18 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
     help="What WD means to the command. coupled: w *= 1 - LR*WD (PyTorch's AdamW); independent: w *= 1 - WD.",
 )
 @click.option(
-    "--tokens-per-step", type=int, help="Batch size x sequence length of the command; without it n is unknown."
+    "--tokens-per-step",
+    type=click.IntRange(min=1),
+    help="Batch size x sequence length of the command; without it n is unknown.",
 )
 @click.option("--loss", default="val_loss", show_default=True, help="The command's loss, by its name in the metrics.")
 @click.option("--timeout-hours", type=float, help="Kill a run of the command after so long.")
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    default=None,
+    help="Ask again what failed in earlier calls: the command was mended.",
+)
 @with_execution
 def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, **arguments: Any) -> None:
     """Find the LR and WD of RECIPE that give the lowest loss after its decay.
@@ -88,7 +104,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
     {out}" --metrics "{out}/metrics.jsonl" --wd-convention coupled --tokens 10B. Its metrics are JSON lines with
     `tokens` and `val_loss`; {seed}, and {resume} (the {out} of a shorter run with the same settings), are optional.
     """
-    from isotune.tune import Limits
+    from isotune.tune import Limits, mark_exploded
     from isotune.tune import tune as run_tuning
 
     stop = stop_on_signals() if arguments["table"] is None else []  # a replay has nothing to save
@@ -109,26 +125,39 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
             if not quiet:
                 click.echo(round_words(asked, goal, limits), err=True)
 
-        tuned = run_tuning(tuning.objective, goal, limits=limits, on_round=on_round, should_stop=lambda: bool(stop))
+        tuned = run_tuning(
+            tuning.objective,
+            goal,
+            limits=limits,
+            leave_out=tuning.leave_out,
+            on_round=on_round,
+            should_stop=lambda: bool(stop),
+        )
     if tuned.stopped == "no answers":
         raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuning.last_failure()}): mend that first")
-    answers = tuning.objective.answers()
+    answers = mark_exploded(tuning.objective.answers())
     if not answers and not stop:
         price = format_tokens(sum(tuned.more.prices))
         raise InputError(
             f"the limits do not pay for a first round of {price} tokens: raise --max-tokens or --max-hours"
         )
-    if not answers:
-        click.echo("isotune: stopped before a run had ended: repeat the same command to continue", err=True)
+    has_finished = not all(answer.has_diverged for answer in answers)
+    if not has_finished and stop:
+        click.echo("isotune: stopped before a run had finished: repeat the same command to continue", err=True)
         sys.exit(128 + stop[0])
+    if not has_finished:
+        raise InputError(all_diverged_words(tuned, answers))
     words = result_words(tuned, goal, limits, answers, tuning.again, tuning.next_steps)
     if tuning.table is not None:
         words += "\n" + table_words(tuning.table, tuned, goal)
     click.echo(json.dumps(_facts(tuned, tuning), indent=1) if as_json else words)
     if tuned.unanswered and not quiet and not stop:
-        click.echo(f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuning.last_failure()}", err=True)
+        click.echo(
+            f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuning.last_failure()}{tuning.retry}",
+            err=True,
+        )
     if tuning.folder is not None and not no_report and not stop:
-        report_tuning(tuning.folder, tuned, goal, result=words, rounds=rounds, answers=answers, quiet=quiet)
+        report_tuning(tuning.folder, tuned, goal, result=words, rounds=rounds, quiet=quiet)
     if stop:
         sys.exit(128 + stop[0])
 
@@ -148,6 +177,8 @@ class _Tuning:
     seconds_per_token: Callable[[], float | None] = lambda: None
     close: Callable[[], None] = lambda: None
     table: TableObjective | None = None
+    leave_out: Sequence[Question] = ()  # what earlier calls asked in vain
+    retry: str = ""  # how to ask that again
 
 
 def _tuning(recipe_name: str | None, stop: list[int], line: StatusLine, arguments: dict[str, Any]) -> _Tuning:
@@ -205,17 +236,19 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
 
 def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
     from isotune.objectives.command import CommandObjective
+    from isotune.objectives.placeholders import name_of
     from isotune.tune import Goal
 
     for option in ("metrics", "wd_convention", "tokens"):
         if arguments[option] is None:
             raise InputError(f"--command needs --{option.replace('_', '-')}: see `isotune tune --help`")
-    folder = arguments["study"] or Path("studies") / "tune-command"
+    folder = arguments["study"] or Path("studies") / f"tune-{name_of(arguments['command'])}"
     objective = CommandObjective(
         arguments["command"],
         folder,
         metrics=arguments["metrics"],
         weight_decay_convention=arguments["wd_convention"],
+        tokens_per_step=arguments["tokens_per_step"],
         num_parallel=arguments["workers"] or 1,
         timeout_hours=arguments["timeout_hours"],
         loss=arguments["loss"],
@@ -228,6 +261,14 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
         seeds=tuple(range(_num_seeds(arguments))),
         tolerance=arguments["tolerance"] / 100,
     )
+    where = (
+        f"Runs go to {folder}, {objective.num_parallel} at once. After a kill, repeat the command: nothing that was "
+        "answered is asked again."
+    )
+    if arguments["wd_convention"] == "independent":
+        where += "\nHere WD is coupled, in --wd too: the command gets LR x WD as its {weight_decay}."
+    # Where nothing was ever answered, the command was broken: it is taken to be mended.
+    is_mended = arguments["retry_failed"] or not objective.answers()
     return _Tuning(
         "the command",
         objective,
@@ -235,9 +276,10 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
         folder,
         "the same command",
         (),
-        f"Runs go to {folder}, {objective.num_parallel} at once. After a kill, repeat the command: nothing that was "
-        "answered is asked again.",
+        where,
         lambda: next((entry.reason for entry in reversed(objective.entries) if entry.reason), "it was interrupted"),
+        leave_out=() if is_mended else objective.failed(),
+        retry="; they are asked again with --retry-failed",
     )
 
 
@@ -255,7 +297,7 @@ def _of_table(arguments: dict[str, Any]) -> _Tuning:
         objective.goal(tokens, tolerance=arguments["tolerance"] / 100),
         None,
         f"isotune tune --table {folder} --batch-size {objective.batch_size} --tokens {tokens}",
-        (f"isotune table show {folder} --batch-size {objective.batch_size} --tokens {tokens}",),
+        (f"isotune table show {folder} --batch-size {objective.batch_size} --tokens {tokens} --seed {objective.seed}",),
         f"A replay: the runs of {folder} answer, nothing is trained.",
         table=objective,
     )
@@ -272,9 +314,10 @@ def _space(arguments: dict[str, Any]) -> Space:
 
 
 def _num_seeds(arguments: dict[str, Any]) -> int:
+    from isotune.objectives.placeholders import placeholders_in, split_command
     from isotune.tune.questions import MAX_SEEDS
 
-    has_seed = "{seed}" in arguments["command"]
+    has_seed = "seed" in placeholders_in("--command", split_command(arguments["command"]))
     if not has_seed and (arguments["seeds"] or 1) > 1:
         raise InputError("--seeds needs a command that can be told the seed: put {seed} where it belongs")
     return arguments["seeds"] or (MAX_SEEDS if has_seed else 1)

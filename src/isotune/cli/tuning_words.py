@@ -49,10 +49,10 @@ def round_words(asked: Round, goal: Goal, limits: Limits) -> str:
     lines = [f"Round {asked.number}: nothing is known yet"]
     if asked.spent_tokens:
         of = "" if limits.max_tokens is None else f" of {format_tokens(limits.max_tokens)}"
-        lines = [
-            f"Round {asked.number}: best so far {_settings(best.learning_rate, best.weight_decay)}, expected regret "
-            f"{_percent(best.regret)}; {format_tokens(asked.spent_tokens)}{of} tokens trained"
-        ]
+        settings = _settings(best.learning_rate, best.weight_decay)
+        known = f"best so far {settings}, expected regret {_percent(best.regret)}"
+        known = known if asked.num_finished else "no run has finished yet"
+        lines = [f"Round {asked.number}: {known}; {format_tokens(asked.spent_tokens)}{of} tokens trained"]
     for question, reason, price in zip(asked.suggestion.questions, asked.suggestion.reasons, asked.prices, strict=True):
         settings = _settings(question.learning_rate, question.weight_decay)
         settings += f", seed {question.seed}" if question.seed != goal.seeds[0] else ""
@@ -80,6 +80,7 @@ def result_words(
         *_facts_of(best, goal),
         *_warnings(best, goal),
         _line("evidence", _evidence(answers, goal)),
+        *_failed(tuned, answers),
         _line("trained", _trained(tuned, goal)),
         _line("ended", _ended(tuned, goal, limits)),
         *_more(tuned, goal, again),
@@ -87,6 +88,14 @@ def result_words(
     lr, wd = (f"{value:.4g}" for value in (best.learning_rate, best.weight_decay))
     steps = [step.format(lr=lr, wd=wd) for step in next_steps]
     return "\n".join([*lines, "next", *(f"  {step}" for step in (*steps, *_pasted(best)))])
+
+
+def all_diverged_words(tuned: Tuned, answers: Sequence[Answer]) -> str:
+    """What to say where nothing can be recommended."""
+    lowest = format_number(min(answer.question.learning_rate for answer in answers))
+    which = "the only run" if len(answers) == 1 else f"all {len(answers)} runs"
+    more = "" if tuned.stopped == "all diverged" else ", or allow more runs (--max-tokens, --max-hours)"
+    return f"{which} diverged, down to LR {lowest}: lower --lr{more}"
 
 
 def table_facts(table: TableObjective, tuned: Tuned, goal: Goal) -> dict[str, Any]:
@@ -113,12 +122,12 @@ def table_facts(table: TableObjective, tuned: Tuned, goal: Goal) -> dict[str, An
 def table_words(table: TableObjective, tuned: Tuned, goal: Goal) -> str:
     facts = table_facts(table, tuned, goal)
     if facts["loss"] is None:
-        return f"in {table.table.folder} this setting diverged"
+        return f"in {table.table.folder}, seed {table.seed}, this setting diverged"
     lowest = _settings(facts["lowest_at"]["learning_rate"], facts["lowest_at"]["weight_decay"])
     seeds = "" if facts["seed_scatter"] is None else f"; another seed moves a loss by {_percent(facts['seed_scatter'])}"
     return "\n".join(
         [
-            f"in {table.table.folder}",
+            f"in {table.table.folder}, seed {table.seed}",
             _line("this setting", f"{facts['loss']:.4f}, {_percent(facts['regret'])} above the lowest loss"),
             _line("lowest", f"{facts['lowest_loss']:.4f} at {lowest}{seeds}"),
             _line("regret", f"{_percent(facts['smooth_regret'])} on the smooth surface through all its losses"),
@@ -152,8 +161,8 @@ def _facts_of(best: Recommendation, goal: Goal) -> list[str]:
 
 
 def _flat_set(best: Recommendation) -> str:
-    """Cells that are as good, by learning rate."""
-    by_rate: dict[float, list[float]] = {}
+    """Cells that are as good, the recommended one among them, by learning rate."""
+    by_rate = {best.learning_rate: [best.weight_decay]}
     for lr, wd in best.as_good:
         by_rate.setdefault(lr, []).append(wd)
     groups = [f"LR {format_number(lr)} with {_span('WD', decays)}" for lr, decays in by_rate.items()]
@@ -189,8 +198,21 @@ def _evidence(answers: Sequence[Answer], goal: Goal) -> str:
     return f"{len(answers)} runs, {full} of them of the full length" + (f", {diverged} diverged" if diverged else "")
 
 
+def _failed(tuned: Tuned, answers: Sequence[Answer]) -> list[str]:
+    """Runs without an answer, and what was concluded from them."""
+    from isotune.tune.loop import failing_like_divergence
+
+    if not tuned.unanswered:
+        return []
+    failing = [answer.question.learning_rate for answer in failing_like_divergence(tuned.unanswered, answers)]
+    words = f"{len(tuned.unanswered)} runs gave no loss"
+    if failing:
+        words += f"; LR {format_number(min(failing))} and above was given up, since all runs there failed"
+    return [_line("failed", words)]
+
+
 def _trained(tuned: Tuned, goal: Goal) -> str:
-    earlier = f", {format_tokens(tuned.spent_before)} of them before" if tuned.spent_before else ""
+    earlier = f", {format_tokens(tuned.spent_before)} of them before," if tuned.spent_before else ""
     num_runs = tuned.grid_tokens // goal.tokens
     share = f"{100 * tuned.spent_tokens / tuned.grid_tokens:.2g} %"
     return (
@@ -208,6 +230,8 @@ def _ended(tuned: Tuned, goal: Goal, limits: Limits) -> str:
         "nothing left to ask": "every setting was tried",
         "interrupted": "it was interrupted: repeat the command to go on",
         "no answers": "no run gave a loss",
+        "all diverged": "all runs diverged",
+        "too many failures": "too many runs in a row failed: mend the reason, or narrow --lr and --wd",
     }[tuned.stopped]
 
 

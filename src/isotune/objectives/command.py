@@ -4,7 +4,7 @@
 
 Metrics are rows with `tokens` and `val_loss`; the last loss is the answer. A loss that ends with NaN is a run that
 diverged; an exit code, a time-out or missing metrics are failures, which are noted with the command's last words and
-not repeated by this call.
+not repeated by this call. What the answers are answers to lies beside them in command.json.
 """
 
 from __future__ import annotations
@@ -13,23 +13,30 @@ import contextlib
 import json
 import math
 import os
-import shlex
 import signal
-import string
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from isotune.errors import InputError
-from isotune.objectives.journal import Ending, Entry, Journal
-from isotune.recipe.quantities import require_choice, require_positive
+from isotune.objectives.journal import NOT_POSITIVE, Entry, Journal
+from isotune.objectives.keeper import Keeper
+from isotune.objectives.placeholders import (
+    Value,
+    fill_words,
+    placeholders_in,
+    require_placeholders,
+    split_command,
+    values_of,
+)
+from isotune.recipe.quantities import require_choice, require_positive, require_positive_int, show
+from isotune.runs.files import FORMAT, read_json, write_json
 from isotune.tune.questions import Answer, Question
 from isotune.tune.readings import Trunk
 
-PLACEHOLDERS = ("learning_rate", "weight_decay", "tokens", "seed", "out", "resume")
 NEEDED = ("learning_rate", "weight_decay", "tokens", "out")
 POLL_SECONDS = 0.1
 KILL_SECONDS = 10.0  # between asking a command to end and making it
@@ -47,6 +54,7 @@ class CommandObjective:
         *,
         metrics: str,
         weight_decay_convention: Literal["coupled", "independent"],
+        tokens_per_step: int | None = None,
         num_parallel: int = 1,
         timeout_hours: float | None = None,
         loss: str = "val_loss",
@@ -54,13 +62,16 @@ class CommandObjective:
     ):
         self.command, self.folder, self.metrics = command, Path(folder), metrics
         require_choice("weight_decay_convention", weight_decay_convention, ("coupled", "independent"))
-        _require_placeholders("--command", command, NEEDED)
-        _require_placeholders("--metrics", metrics, ("out",))
+        require_placeholders("--command", split_command(command), NEEDED)
+        require_placeholders("--metrics", [metrics], ("out",))
         self.convention, self.loss = weight_decay_convention, loss
-        self.num_parallel = num_parallel
+        self.tokens_per_step = tokens_per_step
+        self.num_parallel = require_positive_int("num_parallel", num_parallel)
         self._timeout = math.inf if timeout_hours is None else 3600 * require_positive("timeout_hours", timeout_hours)
         self._should_stop = should_stop
+        self._can_resume = "resume" in placeholders_in("--command", split_command(command))
         self._journal = Journal(self.folder / "answers.jsonl")
+        self._require_same()
 
     @property
     def entries(self) -> list[Entry]:
@@ -69,6 +80,10 @@ class CommandObjective:
 
     def answers(self) -> list[Answer]:
         return self._journal.answers()
+
+    def failed(self) -> list[Question]:
+        """What was asked in vain, by earlier calls too."""
+        return self._journal.failed()
 
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens - self._resumed_tokens(question) for question in questions]
@@ -80,21 +95,60 @@ class CommandObjective:
         return []
 
     def ask(self, questions: Sequence[Question]) -> None:
+        self._note_what_is_asked()
         waiting, running = list(questions), list[_Run]()
-        try:
-            while waiting or running:
-                while waiting and len(running) < self.num_parallel and not self._should_stop():
-                    running.append(self._start(waiting.pop(0)))
-                if self._should_stop():
-                    waiting.clear()
-                    break
-                running = [run for run in running if not self._has_ended(run)]
-                time.sleep(POLL_SECONDS if running else 0.0)
-        finally:
-            for run in running:
-                run.kill()
+        with Keeper() as keeper:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.num_parallel and not self._should_stop():
+                        running.append(self._start(waiting.pop(0), keeper))
+                    if self._should_stop():
+                        waiting.clear()
+                        break
+                    running = [run for run in running if not self._has_ended(run)]
+                    time.sleep(POLL_SECONDS if running else 0.0)
+            finally:
+                for run in running:
+                    run.kill()
 
-    def _start(self, question: Question) -> _Run:
+    # What is asked
+
+    def _definition(self) -> dict[str, Any]:
+        """What the answers depend on, besides the questions."""
+        return {
+            "command": self.command,
+            "metrics": self.metrics,
+            "loss": self.loss,
+            "wd-convention": self.convention,
+            "tokens-per-step": self.tokens_per_step,
+        }
+
+    def _require_same(self) -> None:
+        """Refuses a folder whose answers are those of something else; one without a note is taken to be ours."""
+        noted = self._noted()
+        for option, value in self._definition().items():
+            before = noted.get(option)
+            if before is not None and value is not None and not _is_same(option, before, value):
+                raise InputError(
+                    f"{self.folder} was begun with another --{option} ({show(before)}): give another --study"
+                )
+        if self._journal.entries:
+            self._note_what_is_asked()
+
+    def _note_what_is_asked(self) -> None:
+        noted = self._noted()
+        known = {option: value for option, value in self._definition().items() if value is not None}
+        if not known.keys() <= noted.keys():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "command.json", {"format": FORMAT} | known | noted)
+
+    def _noted(self) -> dict[str, Any]:
+        path = self.folder / "command.json"
+        return read_json(path, "give another --study") if path.exists() else {}
+
+    # Runs
+
+    def _start(self, question: Question, keeper: Keeper) -> _Run:
         out = self.folder / "runs" / _name(question)
         number = 1
         while out.exists():  # an earlier attempt: what it left is kept
@@ -102,8 +156,7 @@ class CommandObjective:
             out = out.with_name(f"{_name(question)}.{number}")
         out.mkdir(parents=True)
         values = self._values(question, out)
-        words = [word.format(**values) for word in shlex.split(self.command)]
-        words = [word for word in words if word]
+        words = fill_words(self.command, values)
         try:
             with open(out / "log.txt", "ab") as log:
                 process = subprocess.Popen(
@@ -111,21 +164,15 @@ class CommandObjective:
                 )
         except OSError as error:
             raise InputError(f"{words[0]} cannot be started ({error.strerror}): check --command") from None
-        return _Run(question, out, process, time.monotonic())
+        keeper.add(process.pid)
+        return _Run(question, out, Path(self.metrics.format(**values)), process, keeper, time.monotonic())
 
-    def _values(self, question: Question, out: Path) -> dict[str, str]:
+    def _values(self, question: Question, out: Path) -> dict[str, Value]:
         decay = question.weight_decay
         if self.convention == "independent":
             decay *= question.learning_rate
         resumed = self._resumable(question)
-        return {
-            "learning_rate": f"{question.learning_rate:.8g}",
-            "weight_decay": f"{decay:.8g}",
-            "tokens": str(question.tokens),
-            "seed": str(question.seed),
-            "out": str(out),
-            "resume": "" if resumed is None else resumed.out,
-        }
+        return values_of(question, decay, str(out), "" if resumed is None else resumed.out)
 
     def _has_ended(self, run: _Run) -> bool:
         return_code = run.process.poll()
@@ -134,33 +181,36 @@ class CommandObjective:
             return False
         if return_code is None:
             run.kill()
-            entry = Entry(run.question, "failed", reason=f"still running after {seconds:.0f} s: killed")
-        else:
-            entry = self._settle(run, return_code)
+        run.keeper.remove(run.process.pid)
+        entry = self._settle(run, return_code, _read_metrics(run.metrics, self.loss), seconds)
         noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=self._resumed_tokens(run.question))
         self._journal.add(noted)
         return True
 
-    def _settle(self, run: _Run, return_code: int) -> Entry:
-        """What a command that has ended leaves behind."""
-        tokens, loss = _last_loss(Path(self.metrics.format(out=run.out)), self.loss)
-        status: Ending = "failed"
-        if not math.isnan(tokens) and not math.isfinite(loss):
-            status, reason = "diverged", ""
+    def _settle(self, run: _Run, return_code: int | None, read: _Metrics, seconds: float) -> Entry:
+        """What a command that has ended, or was killed (None), leaves behind."""
+        if return_code is None:
+            reason = f"still running after {seconds:.0f} s: killed"
+        elif not math.isnan(read.tokens) and not math.isfinite(read.loss):
+            return Entry(run.question, "diverged", reached_tokens=read.reached)
         elif return_code:
             reason = f"exit code {return_code}"
-        elif math.isnan(tokens):
-            reason = f"no {self.loss} in {self.metrics.format(out=run.out)}"
-        elif tokens < REACHED * run.question.tokens:
-            reason = f"its metrics end at {tokens:.0f} of {run.question.tokens} tokens"
+        elif math.isnan(read.tokens):
+            missing = f"no tokens with the {self.loss}" if read.has_loss else f"no {self.loss}"
+            reason = f"{missing} in {run.metrics}"
+        elif read.tokens < REACHED * run.question.tokens:
+            reason = f"its metrics end at {read.tokens:.0f} of {run.question.tokens} tokens"
+        elif read.loss <= 0:
+            reason = f"{self.loss} is {read.loss:g}: {NOT_POSITIVE}"
         else:
-            return Entry(run.question, "finished", loss)
-        words = _last_words(run.out / "log.txt") if status == "failed" else ""
-        return Entry(run.question, status, reason=f"{reason}: {words}" if words else reason)
+            return Entry(run.question, "finished", read.loss)
+        words = "" if return_code is None else _last_words(run.out / "log.txt")
+        reason = f"{reason}: {words}" if words else reason
+        return Entry(run.question, "failed", reason=reason, reached_tokens=read.reached)
 
     def _resumable(self, question: Question) -> Entry | None:
         """The longest finished run with these settings and fewer tokens, for commands that can continue one."""
-        if "{resume}" not in self.command:
+        if not self._can_resume:
             return None
         shorter = [
             entry
@@ -180,7 +230,9 @@ class CommandObjective:
 class _Run:
     question: Question
     out: Path
+    metrics: Path
     process: subprocess.Popen[bytes]
+    keeper: Keeper
     began: float
 
     def kill(self) -> None:
@@ -204,35 +256,37 @@ def _name(question: Question) -> str:
     return f"lr{lr}-wd{wd}-tokens{question.tokens}-seed{question.seed}"
 
 
-def _require_placeholders(option: str, text: str, needed: Sequence[str]) -> None:
-    try:
-        found = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
-    except ValueError as error:
-        raise InputError(f"{option} {text!r} cannot be read ({error}): write {{{{ and }}}} for braces") from None
-    missing = [name for name in needed if name not in found]
-    if missing:
-        raise InputError(f"{option} lacks {', '.join(f'{{{name}}}' for name in missing)}: put it where it belongs")
-    unknown = [name for name in found if name not in PLACEHOLDERS]
-    if unknown:
-        names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        raise InputError(f"{option} has {{{unknown[0]}}}, which is none of {names}: write {{{{ and }}}} for braces")
+def _is_same(option: str, one: Any, other: Any) -> bool:
+    return bool(split_command(one) == split_command(other) if option == "command" else one == other)
 
 
-def _last_loss(path: Path, name: str) -> tuple[float, float]:
-    """(tokens, loss) of the last row with a loss, NaN if there is none; torn and foreign lines are passed over."""
-    tokens = loss = math.nan
+@dataclass(frozen=True)
+class _Metrics:
+    """The end of a run's metrics; NaN where they do not say."""
+
+    tokens: float = math.nan  # of the last loss
+    loss: float = math.nan
+    has_loss: bool = False
+    reached: int = 0  # tokens of any row
+
+
+def _read_metrics(path: Path, name: str) -> _Metrics:
+    """The last loss and its tokens, which may stand in a row before it; torn and foreign lines are passed over."""
+    tokens = at = loss = math.nan
+    has_loss = False
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
-        return tokens, loss
+        return _Metrics()
     for line in lines:
         try:
             row = json.loads(line)
+            tokens = tokens if row.get("tokens") is None else float(row["tokens"])
             if row.get(name) is not None:
-                tokens, loss = float(row["tokens"]), float(row[name])
-        except (ValueError, TypeError, KeyError, AttributeError):
+                at, loss, has_loss = tokens, float(row[name]), True
+        except (ValueError, TypeError, AttributeError):
             continue
-    return tokens, loss
+    return _Metrics(at, loss, has_loss, int(tokens) if math.isfinite(tokens) else 0)
 
 
 def _last_words(path: Path) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from isotune.objectives.journal import Entry, Journal
+from isotune.objectives.journal import NOT_POSITIVE, Entry, Journal
 from isotune.tune.questions import Answer, Question
 from isotune.tune.readings import Trunk
 
@@ -63,5 +63,9 @@ class FunctionObjective:
             return Entry(
                 question, "failed", seconds=time.monotonic() - began, reason=f"{type(error).__name__}: {error}"
             )
-        status = "finished" if math.isfinite(loss) else "diverged"
-        return Entry(question, status, loss, time.monotonic() - began)  # type: ignore[arg-type]
+        seconds = time.monotonic() - began
+        if not math.isfinite(loss):
+            return Entry(question, "diverged", loss, seconds)
+        if loss <= 0:
+            return Entry(question, "failed", seconds=seconds, reason=f"a loss of {loss:g}: {NOT_POSITIVE}")
+        return Entry(question, "finished", loss, seconds)

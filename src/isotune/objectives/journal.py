@@ -17,6 +17,7 @@ from isotune.errors import InputError
 from isotune.tune.questions import Answer, Question
 
 FORMAT = 1
+NOT_POSITIVE = "losses must be above 0, since their logarithms are compared; add a constant"
 
 Ending = Literal["finished", "diverged", "failed"]
 
@@ -32,11 +33,13 @@ class Entry:
     reason: str = ""
     out: str = ""
     resumed_tokens: int = 0  # of a shorter run, which this one continued
+    reached_tokens: int | None = None  # how far a run came that did not finish; None: nobody knows
 
     @property
     def trained_tokens(self) -> int:
-        """What it cost; how far a run came before it failed nobody knows, so it counts as a whole one."""
-        return self.question.tokens - self.resumed_tokens
+        """What it cost; where nobody knows how far a run came, it counts as a whole one."""
+        end = self.question.tokens if self.reached_tokens is None else self.reached_tokens
+        return max(0, min(end, self.question.tokens) - self.resumed_tokens)
 
     @property
     def answer(self) -> Answer | None:
@@ -66,6 +69,11 @@ class Journal:
     def spent_tokens(self) -> int:
         return sum(entry.trained_tokens for entry in self.entries)
 
+    def failed(self) -> list[Question]:
+        """What was asked in vain, each once, and not answered later."""
+        known = {entry.question for entry in self.entries if entry.status != "failed"}
+        return list(dict.fromkeys(entry.question for entry in self.entries if entry.question not in known))
+
     def answers(self) -> list[Answer]:
         return [answer for entry in self.entries if (answer := entry.answer) is not None]
 
@@ -84,6 +92,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
         "reason": entry.reason,
         "out": entry.out,
         "resumed_tokens": entry.resumed_tokens,
+        "reached_tokens": entry.reached_tokens,
     }
 
 
@@ -109,6 +118,7 @@ def _read(path: Path) -> Iterator[Entry]:
                 value["reason"],
                 value["out"],
                 int(value.get("resumed_tokens", 0)),
+                None if value.get("reached_tokens") is None else int(value["reached_tokens"]),
             )
         except (ValueError, KeyError, TypeError):
             if number >= len(lines) - 1:  # torn by a kill

@@ -22,6 +22,7 @@ from isotune.tune.questions import MIN_DECAYS_PER_RUNG, Answer, Goal, Question, 
 from isotune.tune.readings import Trunk
 
 Cell = tuple[float, float]  # LR, WD
+NEAR_BEST = 0.05  # in log loss: far from the best runs scatter more, which says nothing about them
 
 
 class TableObjective:
@@ -93,7 +94,7 @@ class TableObjective:
         return {cell: self._loss(cell, tokens) for cell in self.cells(tokens)}
 
     def seed_scatter(self, tokens: int) -> float | None:
-        """Standard deviation of a loss over seeds, relative, from cells with several; None where there are none.
+        """Standard deviation of a good loss over seeds, relative, from cells with several; None where there are none.
 
         What a seed does to all cells alike is left out: it does not change which is best.
         """
@@ -104,6 +105,8 @@ class TableObjective:
                     cell = (run.learning_rate, run.weight_decay)
                     losses.setdefault(run.seed, {})[cell] = math.log(decay.final_val_loss)
         here = losses.pop(self.seed, {})
+        lowest = min(here.values(), default=0.0)
+        here = {cell: loss for cell, loss in here.items() if loss <= lowest + NEAR_BEST}
         square_sum, num_free = 0.0, 0
         for others in losses.values():
             differences = [loss - here[cell] for cell, loss in others.items() if cell in here]

@@ -27,6 +27,7 @@ is raised with its excess.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,7 @@ MAX_OBSERVATIONS = 64  # those with the least noise, which are the lowest of eac
 
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 _MORE_THAN_ANY_RESIDUAL = 1e30
+_JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
 
 
@@ -305,8 +307,7 @@ class Posterior:
         for index, share in enumerate(rng.multinomial(count, self.weights)):
             mean = self._means[index][chosen]
             if share:
-                covariance = self._own(index, chosen, chosen, parts)
-                root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(mean)))
+                root = _root(self._own(index, chosen, chosen, parts))
                 drawn.append(mean + rng.standard_normal((share, len(mean))) @ root.T)
         return np.concatenate(drawn)
 
@@ -333,13 +334,16 @@ class _Solved:
         covariances add up."""
         n = len(residual)
         bordered = np.empty((n + 1, n + 1), order="F")
-        np.add(noiseless.T, noise.T, out=bordered[:n, :n])  # .T: the same, in the order of the result
-        bordered[n, :n] = residual  # the upper triangle is not read
-        bordered[n, n] = _MORE_THAN_ANY_RESIDUAL
-        root, failed = lapack.dpotrf(bordered, lower=1, overwrite_a=1, clean=0)
-        if failed:
-            raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
-        return _Solved(root[:n, :n], root[n, :n])
+        for share in _JITTERS:
+            np.add(noiseless.T, noise.T, out=bordered[:n, :n])  # .T: the same, in the order of the result
+            if share:
+                bordered[:n, :n] += _jitter(noiseless, share)
+            bordered[n, :n] = residual  # the upper triangle is not read
+            bordered[n, n] = _MORE_THAN_ANY_RESIDUAL
+            root, failed = lapack.dpotrf(bordered, lower=1, overwrite_a=1, clean=0)
+            if not failed:
+                return _Solved(root[:n, :n], root[n, :n])
+        raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
 
     @property
     def log_likelihood(self) -> float:
@@ -382,6 +386,19 @@ def believe(
     kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
     rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
     return Belief(rivals, observed, placed, tuple(solved.for_lapack() for _, solved, _ in kept))
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
+    for share in _JITTERS:
+        with contextlib.suppress(np.linalg.LinAlgError):
+            jitter = 1e-10 * np.eye(len(covariance)) + (_jitter(covariance, share) if share else 0.0)
+            return np.linalg.cholesky(covariance + jitter)
+    raise np.linalg.LinAlgError("the covariance of the losses is not positive definite")
+
+
+def _jitter(covariance: np.ndarray, share: float) -> np.ndarray:
+    return share * float(np.diag(covariance).max()) * np.eye(len(covariance))
 
 
 def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:

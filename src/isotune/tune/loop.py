@@ -6,6 +6,7 @@ started again: what was answered is not asked twice, and what was spent stays sp
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,23 @@ from typing import Literal, Protocol
 
 from isotune.tune.questions import Answer, Goal, Question, Space
 from isotune.tune.readings import Trunk, read_off
-from isotune.tune.tuner import Recommendation, Suggestion, suggest
+from isotune.tune.tuner import DIVERGED_EXCESS, Recommendation, Suggestion, mark_exploded, suggest
 
-Stopped = Literal["good enough", "max_tokens", "max_hours", "nothing left to ask", "interrupted", "no answers"]
+Stopped = Literal[
+    "good enough",
+    "max_tokens",
+    "max_hours",
+    "nothing left to ask",
+    "interrupted",
+    "no answers",
+    "all diverged",
+    "too many failures",
+]
 
 GRID_OCTAVES = 1.0  # between neighbours of the grid that a tuning is compared with: nobody trains a finer one
 PATIENCE = 3  # questions without an answer, where nothing was ever answered
+MAX_FAILURES = 8  # questions without an answer, one after another, where some were answered before
+FAILING = 3  # questions without an answer, all with higher LRs than any that was answered: the LR may be the reason
 
 
 class Objective(Protocol):
@@ -58,6 +70,7 @@ class Round:
     suggestion: Suggestion
     prices: tuple[int, ...]
     spent_tokens: int  # before it
+    num_finished: int  # runs before it that did not diverge
 
 
 @dataclass(frozen=True)
@@ -80,31 +93,45 @@ def tune(
     goal: Goal,
     *,
     limits: Limits | None = None,
+    leave_out: Sequence[Question] = (),
     on_round: Callable[[Round], None] = lambda round: None,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
-    """Asks until the recommendation is good enough, or a limit is reached."""
-    began, before, rounds = clock(), objective.spent_tokens(), 0
-    unanswered: dict[Question, None] = {}
+    """Asks until the recommendation is good enough, or a limit is reached.
+
+    What earlier calls asked in vain is not asked again where it is given as `leave_out`.
+    """
+    began, before, rounds, failures = clock(), objective.spent_tokens(), 0, 0
+    unanswered = dict.fromkeys(leave_out)
     while True:
-        answers = _in_order(objective.answers())
+        answers = _in_order(mark_exploded(objective.answers()))
         read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
         suggestion = suggest(
-            goal, [*answers, *read], objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered)
+            goal,
+            [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)],
+            objective.prices,
+            count=objective.num_parallel,
+            leave_out=tuple(unanswered),
         )
         spent = objective.spent_tokens()
-        asked = Round(rounds + 1, suggestion, tuple(objective.prices(suggestion.questions)), spent)
+        num_finished = sum(not answer.has_diverged for answer in answers)
+        prices = tuple(objective.prices(suggestion.questions))
+        asked = Round(rounds + 1, suggestion, prices, spent, num_finished)
         stopped = _reason_to_stop(
-            asked, answers, len(unanswered), clock() - began, spent - before, limits or Limits(), should_stop
+            asked, bool(answers), failures, clock() - began, spent - before, limits or Limits(), should_stop
         )
         if stopped is not None:
             break
         rounds += 1
         on_round(asked)
         objective.ask(suggestion.questions)
+        if should_stop():  # what was interrupted has not failed
+            continue
         known = {answer.question for answer in objective.answers()}
-        unanswered.update(dict.fromkeys(question for question in suggestion.questions if question not in known))
+        failed = [question for question in suggestion.questions if question not in known]
+        failures = len(failed) + (failures if len(failed) == len(suggestion.questions) else 0)
+        unanswered.update(dict.fromkeys(failed))
     return Tuned(
         suggestion.recommendation,
         stopped,
@@ -116,6 +143,17 @@ def tune(
         tuple(unanswered),
         asked,
     )
+
+
+def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[Answer]) -> list[Answer]:
+    """Failures that count as weak evidence of divergence: several, with higher LRs than any run that finished; or any,
+    as long as nothing was answered, so that lower LRs are tried before it is given up."""
+    finished = [answer.question.learning_rate for answer in answers if not answer.has_diverged]
+    highest = max(finished, default=0.0)
+    failing = [question for question in unanswered if question.learning_rate > highest]
+    if answers and len(failing) < FAILING:
+        return []
+    return [Answer(one, math.nan, "diverged", DIVERGED_EXCESS) for one in sorted(failing, key=_place)]
 
 
 def grid_size(space: Space) -> int:
@@ -136,8 +174,8 @@ def _place(question: Question) -> tuple[float, float, int, int]:
 
 def _reason_to_stop(
     asked: Round,
-    answers: Sequence[Answer],
-    num_unanswered: int,
+    has_answers: bool,
+    num_failures: int,
     seconds: float,
     spent_now: int,
     limits: Limits,
@@ -146,12 +184,14 @@ def _reason_to_stop(
     price = sum(asked.prices)
     if should_stop():
         return "interrupted"
-    if num_unanswered >= PATIENCE and not answers:
+    if num_failures >= PATIENCE and not has_answers:
         return "no answers"
-    if asked.suggestion.is_done and answers:
+    if num_failures >= MAX_FAILURES:
+        return "too many failures"
+    if asked.suggestion.is_done and asked.num_finished:
         return "good enough"
     if not asked.suggestion.questions:
-        return "nothing left to ask"
+        return "nothing left to ask" if asked.num_finished else "all diverged" if has_answers else "no answers"
     if limits.max_tokens is not None and asked.spent_tokens + price > limits.max_tokens:
         return "max_tokens"
     # A round that would end too late is not begun; what it takes is told by those before it.

@@ -97,6 +97,8 @@ class Goal:
         settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds={show(self.seeds)} must be one or several different ones: take (0,)")
+        if self.tokens_per_step is not None:
+            settle(self, "tokens_per_step", require_positive_int("tokens_per_step", self.tokens_per_step))
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))
 
     def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:

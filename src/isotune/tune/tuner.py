@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
+from isotune.errors import InputError
 from isotune.recipe import format_tokens
 from isotune.tune.belief import (
     INVARIANCE_ODDS,
@@ -35,8 +36,12 @@ NUM_REPEATED = 16  # cells that further seeds are considered for, those expected
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
 NUM_DRAWS = 256
+MAX_LOG_REGRET = 100.0  # a space of very many octaves has larger ones, before anything is known
 EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above which ELR does
 DIVERGED_EXCESS = 0.15  # a diverged run counts as this much worse than the worst of its budget
+# In log loss above the best of all runs: a language model that has learned nothing is not worse by this factor of 7.4
+# than a trained one, and the belief, which is local, cannot use how much worse a run is.
+EXPLODED_EXCESS = 2.0
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -81,17 +86,19 @@ def suggest(
     `pending` questions were asked and are not answered yet: they count as if they came out as expected. Those in
     `leave_out` are not asked.
     """
+    answers = mark_exploded(answers)
+    cells = _recommendable(goal, answers)
     observed = _with_pending(goal, _observations(goal, answers), pending)
     belief = believe(kernels_of(goal), observed)
-    candidates = _Candidates.of(goal, belief, answers, (*pending, *leave_out), prices)
+    candidates = _Candidates.of(goal, cells, belief, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
     places = np.vstack([candidates.targets, candidates.points])
     for number in range(count):
         belief = believe(kernels_of(goal), observed) if number else belief
         posterior = belief.at(places)
-        recommendation = recommendation or recommend(goal, posterior, random_seed)
-        best = candidates.best(posterior, chosen) if len(observed) else candidates.first(posterior)
+        recommendation = recommendation or recommend(goal, cells, posterior, random_seed)
+        best = candidates.next(posterior, answers, chosen, len(observed))
         if best is None:
             break
         chosen.append(best)
@@ -108,18 +115,17 @@ def suggest(
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
     """What these answers recommend."""
-    belief = believe_answers(goal, answers)
-    return recommend(goal, belief.at(goal.points(goal.space.cells, goal.tokens)), random_seed)
+    cells = _recommendable(goal, mark_exploded(answers))
+    return recommend(goal, cells, believe_answers(goal, answers).at(goal.points(cells, goal.tokens)), random_seed)
 
 
-def recommend(goal: Goal, posterior: Posterior, random_seed: int = 0) -> Recommendation:
-    """The cell with the lowest expected loss; the posterior's first points are the goal's cells at its budget."""
-    cells = goal.space.cells
+def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: int = 0) -> Recommendation:
+    """The cell with the lowest expected loss; the posterior's first points are these cells at the goal's budget."""
     targets = slice(0, len(cells))
     mean = posterior.mean[targets]
     best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
     draws = posterior.draws(targets, NUM_DRAWS, np.random.default_rng(random_seed))
-    regrets = np.expm1(draws[:, best] - draws.min(axis=1))
+    regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
     others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
     return Recommendation(
@@ -142,7 +148,31 @@ def _surest(mean: np.ndarray, deviation: np.ndarray, even: float) -> int:
 
 def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
     """The belief that answers lead to; several seeds of one question count as what they are, several."""
-    return believe(kernels_of(goal), _observations(goal, answers))
+    return believe(kernels_of(goal), _observations(goal, mark_exploded(answers)))
+
+
+def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """The answers, those diverged whose loss is finite but far above the best run's and whose LR is higher than its.
+
+    At a lower LR such a run has learned too little, which is no divergence.
+    """
+    finished = [answer for answer in answers if not answer.has_diverged]
+    if not finished:
+        return answers
+    best = min(finished, key=lambda answer: answer.loss)
+    if best.loss <= 0:
+        raise InputError(
+            f"a loss is {best.loss:.4g}: losses must be above 0, since their logarithms are compared; add a constant"
+        )
+    limit = best.loss * math.exp(EXPLODED_EXCESS)
+    if max(answer.loss for answer in finished) <= limit:
+        return answers
+    return [
+        replace(answer, loss=math.nan, status="diverged")
+        if answer.loss > limit and answer.question.learning_rate > best.question.learning_rate
+        else answer
+        for answer in answers
+    ]
 
 
 # What is known
@@ -154,6 +184,8 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
     values = np.array([math.nan if answer.has_diverged else math.log(answer.loss) for answer in usable])
     noise = np.array([NOISE if answer.noise is None else answer.noise for answer in usable])
     diverged = np.isnan(values)
+    if not diverged.all():
+        values = np.minimum(values, np.nanmin(values) + EXPLODED_EXCESS)
     for index in np.flatnonzero(diverged):
         here = ~diverged & (tokens == tokens[index])
         known = values[here] if here.any() else values[~diverged]
@@ -218,11 +250,12 @@ class _Candidates:
     questions: list[Question]
     points: np.ndarray
     prices: np.ndarray
-    targets: np.ndarray  # the cells at the goal's budget
+    targets: np.ndarray  # the cells that may be recommended, at the goal's budget
 
     @staticmethod
     def of(
         goal: Goal,
+        recommendable: np.ndarray,
         belief: Belief,
         answers: Sequence[Answer],
         leave_out: Sequence[Question],
@@ -231,8 +264,7 @@ class _Candidates:
         asked = [*(answer.question for answer in answers if answer.status != "read"), *leave_out]
         asked_seeds = {question.seed for question in asked}
         known = set(_keys(_log2_cells(asked), [one.tokens for one in asked], [one.seed for one in asked]))
-        targets = goal.points(goal.space.cells, goal.tokens)
-        which, seeds = _cells_and_seeds(goal, belief, targets, asked_seeds)
+        which, seeds = _cells_and_seeds(goal, belief, asked_seeds)
         cells, seeds = goal.space.cells[which].repeat(len(goal.rungs), axis=0), seeds.repeat(len(goal.rungs))
         tokens = np.tile(np.array(goal.rungs), len(which))
         possible = _not_hopeless(2.0 ** cells[:, 0], tokens, answers).tolist()
@@ -243,7 +275,18 @@ class _Candidates:
         listed = prices(questions) if prices else tokens
         is_new = ~np.isin(seeds, [*asked_seeds, goal.seeds[0]])
         points = goal.points(cells, tokens, np.where(is_new, NEW, seeds))
+        targets = goal.points(recommendable, goal.tokens)
         return _Candidates(questions, points, np.maximum(1.0, np.array(listed, dtype=float)), targets)
+
+    def next(
+        self, posterior: Posterior, answers: Sequence[Answer], chosen: Sequence[int], num_observed: int
+    ) -> int | None:
+        """The place of the question to ask, None if none is left."""
+        if not num_observed:
+            return self.first(posterior)
+        if not chosen and answers and all(answer.has_diverged for answer in answers):
+            return self.lower(answers)
+        return self.best(posterior, chosen)
 
     def first(self, posterior: Posterior) -> int | None:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
@@ -252,6 +295,16 @@ class _Candidates:
         shortest = np.array([question.tokens for question in self.questions])
         expected = posterior.mean[len(self.targets) :]
         return int(np.argmin(np.where(shortest == shortest.min(), expected, np.inf)))
+
+    def lower(self, answers: Sequence[Answer]) -> int | None:
+        """Where no run has finished: a short run half way down, from the lowest LR and WD that were tried to the lowest
+        that are left."""
+        if not self.questions:
+            return None
+        cells = self.points[:, :2].round(6)
+        tried = _log2_cells([answer.question for answer in answers]).min(axis=0)
+        distance = np.abs(cells - (cells.min(axis=0) + tried) / 2)
+        return int(np.lexsort((self.points[:, 3], distance[:, 1], distance[:, 0]))[0])
 
     def best(self, posterior: Posterior, chosen: Sequence[int]) -> int | None:
         """Among those with a fair part of the largest gain the one with most gain per token."""
@@ -267,15 +320,15 @@ class _Candidates:
         return with_noise(self.points, posterior.mean[len(self.targets) :]).noise
 
 
-def _cells_and_seeds(goal: Goal, belief: Belief, targets: np.ndarray, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
+def _cells_and_seeds(goal: Goal, belief: Belief, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
     """Every cell with the first seed; the best ones also with the others that were asked, and with one more."""
-    cells = np.arange(len(targets))
+    cells = np.arange(len(goal.space.cells))
     others = [seed for seed in goal.seeds[1:] if seed in asked] + [
         seed for seed in goal.seeds[1:] if seed not in asked
     ][:1]
     if not others or not asked:
         return cells, np.full(len(cells), goal.seeds[0])
-    best = np.argsort(belief.at(targets).mean)[:NUM_REPEATED]
+    best = np.argsort(belief.at(goal.points(goal.space.cells, goal.tokens)).mean)[:NUM_REPEATED]
     repeated = np.tile(best, len(others))
     seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
     return np.concatenate([cells, repeated]), seeds
@@ -291,6 +344,26 @@ def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Seque
         possible &= (learning_rates < question.learning_rate) | (tokens < question.tokens)
     finished = [answer.question.learning_rate for answer in answers if not answer.has_diverged]
     return possible | np.isin(learning_rates, finished)
+
+
+def _recommendable(goal: Goal, answers: Sequence[Answer]) -> np.ndarray:
+    """The cells [cells x 2] whose LR is not known to diverge: no run with it or a lower one did, or a run with it or a
+    higher one, and as long, did not. Where this leaves nothing, those with the lowest LR."""
+    cells = goal.space.cells
+    diverged = {answer.question for answer in answers if answer.has_diverged and answer.question.tokens <= goal.tokens}
+    if not diverged:
+        return cells
+    rates, possible = cells[:, 0].round(6), np.ones(len(cells), dtype=bool)
+    finished = [answer.question for answer in answers if not answer.has_diverged]
+    for question in diverged:
+        as_long = [_log2_rate(one) for one in finished if one.tokens >= question.tokens]
+        possible &= (rates < _log2_rate(question)) | (rates <= max(as_long, default=-math.inf))
+    return cells[possible] if possible.any() else cells[rates == rates.min()]
+
+
+def _log2_rate(question: Question) -> float:
+    """Rounded, since equal settings may differ in their last digits."""
+    return round(math.log2(question.learning_rate), 6)
 
 
 def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.ndarray = NOISE) -> np.ndarray:
@@ -321,6 +394,8 @@ def _why(
     known = [answer.question for answer in answers if answer.status != "read"]
     if not known:
         return f"a first look, {share}"
+    if all(answer.has_diverged for answer in answers):
+        return f"a lower LR, since no run has finished yet, {share}"
     if any(_has_settings(other, question) and other.seed != question.seed for other in known):
         return f"the same with another seed: was it luck? {share}"
     if question.seed != goal.seeds[0]:
@@ -330,10 +405,13 @@ def _why(
     if check:
         return f"checking that {check}: {share}"
     if _has_settings(question, recommendation):
-        return f"is the best so far as good at {format_tokens(question.tokens)} tokens? {share}"
-    if math.isclose(question.learning_rate, recommendation.learning_rate):
-        return f"another WD at the best LR so far, {share}"
-    return f"another LR, {share}"
+        if any(_has_settings(question, other) for other in known):
+            return f"is the best so far as good at {format_tokens(question.tokens)} tokens? {share}"
+        return f"no run had yet the settings expected best, {share}"
+    if not math.isclose(question.learning_rate, recommendation.learning_rate):
+        return f"another LR, {share}"
+    was_run = any(math.isclose(question.learning_rate, other.learning_rate) for other in known)
+    return f"{'another WD at' if was_run else 'no run had yet'} the LR expected best, {share}"
 
 
 def _has_settings(one: Question | Recommendation, other: Question | Recommendation) -> bool:
