@@ -404,7 +404,8 @@ def _error_lines(family: dict[str, Any]) -> list[str]:
     if errors["seed_deviation"] is None:
         return [*lines, "", "Too few seeds to tell their scatter."]
     scatter = _percent(errors["seed_deviation"])
-    words = f"A run near the best scatters by {scatter} with its seed. Errors of seeds are those of differences of cells, paired by seed."
+    paired = "Errors of seeds are those of differences of cells, paired by seed."
+    words = f"A run near the best scatters by {scatter} with its seed. {paired}"
     return [*lines, "", *textwrap.wrap(words, LINE_LENGTH)]
 
 

@@ -55,6 +55,13 @@ def test_it_finds_the_best_cell_where_its_prior_is_wrong():
     assert suggestions[-1].recommendation.invariance_weight < 0.5, "evidence against the invariance was taken in"
 
 
+def test_it_finds_the_way_in_a_space_of_many_decades():
+    goal = replace(GOAL, space=Space(learning_rate=(1e-12, 1.0), weight_decay=(1e-12, 1.0)), tolerance=0.005)
+    assert len(goal.space.cells) > 6000
+    answers, suggestions = play(nano_like, goal, most=40)
+    assert len(answers) < 40 and regret(nano_like, goal, suggestions[-1].recommendation) < 0.02
+
+
 def test_it_is_a_pure_function_of_what_is_known_in_any_order():
     answers, _ = play(nano_like, most=6)
     first = suggest(GOAL, answers, count=2)

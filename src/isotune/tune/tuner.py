@@ -32,6 +32,7 @@ from isotune.tune.belief import (
 )
 from isotune.tune.questions import Answer, Goal, Prices, Question
 
+MAX_CONSIDERED = 400  # cells
 NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
@@ -87,9 +88,9 @@ def suggest(
     `leave_out` are not asked.
     """
     answers = mark_exploded(answers)
-    cells = _recommendable(goal, answers)
     observed = _with_pending(goal, _observations(goal, answers), pending)
     belief = believe(kernels_of(goal), observed)
+    cells = _promising(goal, belief, _recommendable(goal, answers))
     candidates = _Candidates.of(goal, cells, belief, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
@@ -115,8 +116,9 @@ def suggest(
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
     """What these answers recommend."""
-    cells = _recommendable(goal, mark_exploded(answers))
-    return recommend(goal, cells, believe_answers(goal, answers).at(goal.points(cells, goal.tokens)), random_seed)
+    belief = believe_answers(goal, answers)
+    cells = _promising(goal, belief, _recommendable(goal, mark_exploded(answers)))
+    return recommend(goal, cells, belief.at(goal.points(cells, goal.tokens)), random_seed)
 
 
 def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: int = 0) -> Recommendation:
@@ -264,9 +266,11 @@ class _Candidates:
         asked = [*(answer.question for answer in answers if answer.status != "read"), *leave_out]
         asked_seeds = {question.seed for question in asked}
         known = set(_keys(_log2_cells(asked), [one.tokens for one in asked], [one.seed for one in asked]))
-        which, seeds = _cells_and_seeds(goal, belief, asked_seeds)
-        cells, seeds = goal.space.cells[which].repeat(len(goal.rungs), axis=0), seeds.repeat(len(goal.rungs))
-        tokens = np.tile(np.array(goal.rungs), len(which))
+        cells = goal.space.cells
+        cells = cells[_not_hopeless(2.0 ** cells[:, 0], np.full(len(cells), goal.rungs[0]), answers)]
+        cells, seeds = _cells_and_seeds(goal, belief, _promising(goal, belief, cells), asked_seeds)
+        tokens = np.tile(np.array(goal.rungs), len(cells))
+        cells, seeds = cells.repeat(len(goal.rungs), axis=0), seeds.repeat(len(goal.rungs))
         possible = _not_hopeless(2.0 ** cells[:, 0], tokens, answers).tolist()
         keys = _keys(cells, tokens.tolist(), seeds.tolist())
         kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
@@ -320,18 +324,27 @@ class _Candidates:
         return with_noise(self.points, posterior.mean[len(self.targets) :]).noise
 
 
-def _cells_and_seeds(goal: Goal, belief: Belief, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
+def _cells_and_seeds(goal: Goal, belief: Belief, cells: np.ndarray, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
     """Every cell with the first seed; the best ones also with the others that were asked, and with one more."""
-    cells = np.arange(len(goal.space.cells))
     others = [seed for seed in goal.seeds[1:] if seed in asked] + [
         seed for seed in goal.seeds[1:] if seed not in asked
     ][:1]
     if not others or not asked:
         return cells, np.full(len(cells), goal.seeds[0])
-    best = np.argsort(belief.at(goal.points(goal.space.cells, goal.tokens)).mean)[:NUM_REPEATED]
-    repeated = np.tile(best, len(others))
+    best = np.argsort(belief.at(goal.points(cells, goal.tokens)).mean)[:NUM_REPEATED]
     seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
-    return np.concatenate([cells, repeated]), seeds
+    return np.concatenate([cells, np.tile(cells[best], (len(others), 1))]), seeds
+
+
+def _promising(goal: Goal, belief: Belief, cells: np.ndarray) -> np.ndarray:
+    """Of very many cells those that are expected to be best, and those that may be: all pairs would take long."""
+    if len(cells) <= MAX_CONSIDERED:
+        return cells
+    posterior = belief.at(goal.points(cells, goal.tokens))
+    expected = np.argsort(posterior.mean, kind="stable")[: MAX_CONSIDERED // 2]
+    possible = posterior.mean - 2 * posterior.deviation
+    possible[expected] = np.inf
+    return cells[np.sort([*expected, *np.argsort(possible, kind="stable")[: MAX_CONSIDERED // 2]])]
 
 
 def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
