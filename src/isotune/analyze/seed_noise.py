@@ -30,7 +30,8 @@ MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
 OWN_SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 GROWTHS = (0.0, 1.0, 2.0, 3.0)  # octaves of a run's own deviation per octave of LR
 USUAL = (0.8, 0.6, 0.01, 1.0)  # the likely shape where seeds say little; one deviation off: factors of 2, 2 and 10; 1
-FOR_MEANS = (0.8, 1.0, 0.01, 1.0)  # where nothing was fitted: luck is rather taken off too far along n than not far enough
+# Where nothing was fitted: luck is rather taken off too far along n than not far enough.
+FOR_MEANS = (0.8, 1.0, 0.01, 1.0)
 USUAL_LEVEL = 1e4  # variance of what a seed adds to all cells alike, over that of what it adds to one: all but free
 Shape = tuple[float, float, float, float]  # lr_length, memory_length, own, growth
 MIN_FREEDOM = 4  # contrasts between seeds and cells: fewer say nothing
