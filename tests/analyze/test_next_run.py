@@ -101,7 +101,7 @@ def test_decided_at_one_budget_it_goes_to_a_longer_one_for_a_law():
     proposal = propose(ended(rectangle(lr, wd), bowl), "ELR")
     assert place(proposal) == pytest.approx((-9, -4), abs=1e-6)
     assert proposal.tokens == 4 * END
-    assert "take 3 budgets" in proposal.why and "1 are there" in proposal.why
+    assert "take 3 budgets" in proposal.why and "1 is there" in proposal.why
 
 
 def test_a_minimum_between_the_cells_is_where_nobody_has_been():
