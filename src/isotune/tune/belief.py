@@ -347,7 +347,7 @@ class _Solved:
 
     @property
     def log_likelihood(self) -> float:
-        return -float(self.residual @ self.residual) / 2 - float(np.log(np.diag(self.root)).sum())
+        return -float(self.residual @ self.residual) / 2 - float(np.log(self.root.diagonal()).sum())
 
     def for_lapack(self) -> _Solved:
         """The same in one piece, which LAPACK would make of it with every call."""

@@ -38,7 +38,7 @@ class Answer:
     status: Literal["finished", "diverged", "read"] = "finished"
     noise: float | None = None  # standard deviation of log loss, where it is known
 
-    @property
+    @cached_property
     def has_diverged(self) -> bool:
         return self.status == "diverged" or not math.isfinite(self.loss)
 

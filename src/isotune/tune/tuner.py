@@ -409,7 +409,7 @@ def _why(
         return f"a first look, {share}"
     if all(answer.has_diverged for answer in answers):
         return f"a lower LR, since no run has finished yet, {share}"
-    if any(_has_settings(other, question) and other.seed != question.seed for other in known):
+    if any(other.seed != question.seed and _has_settings(other, question) for other in known):
         return f"the same with another seed: was it luck? {share}"
     if question.seed != goal.seeds[0]:
         return f"to compare it with others of this seed, {share}"
