@@ -163,16 +163,14 @@ def _without_levels(curves: np.ndarray, precision: type[np.floating]) -> tuple[n
     """
     num_runs, num_points = curves.shape
     mean = curves[:: max(1, num_runs // _REFERENCE_CURVES)].mean(axis=0)
-    weights = np.full(num_points, 1 / num_points)
-    left, levels = np.empty(curves.shape, precision), np.empty(num_runs)
-    scratch = np.empty((_BLOCK_ROWS, num_points))
+    weights = np.full(num_points, 1 / num_points, precision)
+    left, levels = np.empty(curves.shape, precision), np.empty(num_runs, precision)
     for begin in range(0, num_runs, _BLOCK_ROWS):
         rows = slice(begin, begin + _BLOCK_ROWS)
-        centred = np.subtract(curves[rows], mean, out=scratch[: len(curves[rows])])
-        levels[rows] = centred @ weights
-        centred -= levels[rows, None]
-        left[rows] = centred
-    return left, (levels * math.sqrt(num_points / 2)).astype(precision)
+        its = np.subtract(curves[rows], mean, out=left[rows], casting="same_kind")
+        levels[rows] = its @ weights
+        its -= levels[rows, None]
+    return left, levels * precision(math.sqrt(num_points / 2))
 
 
 def group_labels(
