@@ -1,6 +1,7 @@
 """The rules of claims.toml: read, refused, evaluated. Oracles: Python's own logic, truth tables, verdicts by hand."""
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -149,6 +150,14 @@ def test_an_undecided_verdict_names_the_conditions_that_were_not_met_and_the_run
     rule = entry("share_high < limit and p < limit", "share_low > limit", ("share", "p"))
     found = judge_measured(rule, replace(measured(share=(0.2, 0.1, 0.3), p=(0.01,)), would_decide="more seeds"))
     assert found.why == "not met: share_high < limit (0.3 against 0.2); would decide: more seeds"
+    told = judge_measured(replace(rule, would_decide="longer runs"), measured(share=(0.2, 0.1, 0.3), p=(0.01,)))
+    assert told.why.endswith("; would decide: longer runs"), "the entry's runs, where the judge names none"
+
+
+def test_every_committed_verdict_that_is_undecided_names_rows_or_runs_that_would_decide():
+    verdicts = json.loads((ROOT / "experiments" / "verdicts" / "verdicts.json").read_text())["claims"]
+    undecided = {each["id"]: each["why"] for each in verdicts if each["verdict"] == "undecided"}
+    assert [name for name, why in undecided.items() if "would decide" not in why and "rows not there" not in why] == []
 
 
 def test_few_cells_are_undecided_whatever_the_numbers():

@@ -84,6 +84,7 @@ class Entry:
     test: str = ""
     figures: tuple[str, ...] = ()  # as `isotune figures` calls them
     explanation: str = ""  # shown where the claim fails
+    would_decide: str = ""  # the runs that would, shown where it stays undecided and its judge names no others
 
     def __getitem__(self, name: str) -> float:
         """A threshold or another number of the entry (or of the defaults) by its key."""
@@ -143,7 +144,8 @@ def read_rules(path: str | Path) -> Rules:
 
 def judge_measured(entry: Entry, measured: Measured) -> Verdict:
     """The verdict of the entry's conditions on these statistics."""
-    decide = f"; would decide: {measured.would_decide}" if measured.would_decide else ""
+    runs = measured.would_decide or entry.would_decide
+    decide = f"; would decide: {runs}" if runs else ""
     if measured.num_cells < entry.min_cells:
         return Verdict("undecided", f"{measured.num_cells} cells, {entry.min_cells} are needed{decide}")
     names = names_of(entry, measured)
@@ -222,6 +224,7 @@ def _entry(path: Path, name: str, table: dict[str, Any], defaults: dict[str, flo
             test=table.get("test", ""),
             figures=tuple(table.get("figure", ())),
             explanation=table.get("explanation", ""),
+            would_decide=table.get("would_decide", ""),
         )
     except KeyError as error:
         raise InputError(f"claim {name} of {path} has no {error.args[0]}: add it") from None
