@@ -2,7 +2,7 @@
 
     python experiments/tables.py plan               # what is there and what is missing, in tokens
     python experiments/tables.py run [SWEEP ...]    # trains in this order; kill and repeat as you like
-    python experiments/tables.py export [TABLE ...] # writes tables/<table> from what is finished
+    python experiments/tables.py export [TABLE ...] # adds what is finished to tables/<table>, whose rows stay
     python experiments/tables.py verify [TABLE ...] # trains a first stretch of each table again and compares
     python experiments/tables.py sheet [TABLE ...]  # what the data sheets tables/<table>.md show, from the tables
 
@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from isotune.claims.sweeps import DESCRIPTIONS, SWEEPS
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
-from isotune.runs import Study, export_table, read_table
+from isotune.runs import Study, export_table, merge_tables, read_table
 from isotune.sweep.grids import read_sweep
 from isotune.sweep.plan import make_plan
 
@@ -72,15 +73,19 @@ def export(names):
         studies = [study for sweep in sweeps if (study := opened(folder_of(sweep)))]
         studies = list({study.folder: study for study in studies}.values())
         if studies:
-            export_table(
-                studies,
-                TABLES / table,
-                name=table,
-                description=DESCRIPTIONS[table],
-                planned=[recipe for sweep in sweeps for recipe in recipes_of(sweep)],
-                replace=True,
-            )
+            add_to_table(table, studies, [recipe for sweep in sweeps for recipe in recipes_of(sweep)])
             print(f"tables/{table}", flush=True)
+
+
+def add_to_table(table, studies, planned):
+    """Studies come and go, the rows of a table stay: what is trained now is added to them."""
+    folder, about = TABLES / table, {"name": table, "description": DESCRIPTIONS[table], "planned": planned}
+    if not (folder / "manifest.json").exists():
+        export_table(studies, folder, **about)
+        return
+    with tempfile.TemporaryDirectory() as beside:
+        export_table(studies, Path(beside) / table, **about)
+        merge_tables(folder, [Path(beside) / table])
 
 
 def verify(names):

@@ -38,7 +38,7 @@ _SMALL_PRODUCT = 1 << 26  # of curves x curves x points: takes a few millisecond
 _MANY_CLOSE = 0.02  # of all pairs
 _LARGE = 1e18  # such sums of squares, and their inverses, are numbers of single precision
 _CHUNK_VALUES = 1 << 22
-_BLOCK_ROWS = 96
+_BLOCK_ROWS = 128
 _REFERENCE_CURVES = 32
 
 
@@ -134,13 +134,17 @@ def _by_product(
     cancelled = _CANCELLED[precision]
     most = 2 * cancelled * float(own.max()) + _VANISHED
     pairs = []
+    below = np.tri(_BLOCK_ROWS, k=-1, dtype=bool)
+    room = np.empty((2, min(_BLOCK_ROWS, len(curves)) * len(curves)), precision)  # once: new memory is slow at first
     for begin in range(0, len(curves), _BLOCK_ROWS):  # a few rows at a time, from the diagonal on, stay in the cache
         rows, columns = slice(begin, begin + _BLOCK_ROWS), slice(begin, None)
-        distances[rows, rows] = np.triu(distances[rows, rows]) + np.triu(distances[rows, rows], 1).T
-        block = own[rows, None] + own[columns]
+        corner, shape = distances[rows, rows], distances[rows, columns].shape
+        np.copyto(corner, corner.T, where=below[: len(corner), : len(corner)])
+        block, scratch = room[:, : shape[0] * shape[1]].reshape(2, *shape)
+        np.subtract(levels[rows, None], levels[columns], out=block)
+        block *= block
+        block += np.add(own[rows, None], own[columns], out=scratch)
         block -= distances[rows, columns]
-        scratch = levels[rows, None] - levels[columns]
-        block += np.multiply(scratch, scratch, out=scratch)
         np.fill_diagonal(block, np.inf)  # a curve and itself
         if block.min() <= most:
             i, j = np.nonzero(block <= most)
@@ -149,8 +153,7 @@ def _by_product(
             block[i, j] = 0.0
             pairs.append(begin + np.array([i, j])[:, i < j])
         block /= np.add(norms[rows, None], norms[columns], out=scratch)
-        distances[rows, columns] = np.sqrt(block, out=block)
-        distances[columns, rows] = block.T
+        distances[columns, rows] = np.sqrt(block, out=distances[rows, columns]).T
     first, second = np.concatenate([np.zeros((2, 0), dtype=int), *pairs], axis=1)
     return distances, first, second
 

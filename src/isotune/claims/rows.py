@@ -32,7 +32,7 @@ ENOUGH_CELLS = {"large_above_3": 12, "type1_below_1": 9}
 # Sets without a place in the file: all cells of the table that have these seeds.
 EXTRA_ROWS: dict[str, dict[str, Any]] = {
     "small32_seeds": {"table": "small32", "cells": 4, "seeds": [0, 1, 2, 3], "parts": ["trunk", "decay"]},
-    "small32_large_seeds": {"table": "small32-large", "cells": 4, "seeds": [0, 1, 2], "parts": ["trunk", "decay"]},
+    "small32_large_seeds": {"table": "small32-large", "cells": 6, "seeds": [0, 1, 2, 3], "parts": ["trunk", "decay"]},
 }
 SWEEPS = {
     "nano-small": "nano-small",
@@ -50,7 +50,12 @@ SWEEPS = {
     "small32-large": "small32-large",
     "small32-perturbed": "small32-perturbed",
 }
-SEED_SWEEPS = {"nano-small": "nano-seeds", "nano-large": "nano-large-seeds", "small32": "small32-seeds"}
+SEED_SWEEPS = {
+    "nano-small": "nano-seeds",
+    "nano-large": "nano-large-seeds",
+    "small32": "small32-seeds",
+    "small32-large": "small32-large-seeds",
+}
 
 
 class RowsMissing(Exception):
