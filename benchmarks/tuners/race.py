@@ -285,7 +285,10 @@ def _run_all(heats: Sequence[Heat], processes: int) -> Iterator[tuple[Heat, Tune
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(run_heat, heat): heat for heat in heats}
-        yield from ((futures[future], future.result()) for future in as_completed(futures))
+        try:
+            yield from ((futures[future], future.result()) for future in as_completed(futures))
+        finally:  # where a heat failed, or nobody waits for more, the pool would run all the others first
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _cached() -> Iterator[tuple[Heat, TunerPath]]:

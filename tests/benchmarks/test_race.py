@@ -1,11 +1,14 @@
 """Truth, scores and tuners on surfaces whose answer is known."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import head_to_head
 import numpy as np
 import pytest
+import race
 from contenders import CONTENDERS
 from head_to_head import free_seeds, paired_ratios, ratio_interval, verdict_words
 from landscape import Landscape
@@ -277,3 +280,20 @@ def test_the_page_shows_the_committed_race():
     assert block.strip() == head_to_head.page_block(results), "run python benchmarks/tuners/head_to_head.py"
     made = head_to_head.head_to_head(results["races"])
     assert results.get("head_to_head", made) == made
+
+
+def test_a_heat_that_fails_ends_the_race_before_the_others_are_run(monkeypatch):
+    ran = []
+
+    def run(heat):
+        ran.append(heat)
+        if heat == 3:
+            raise ModuleNotFoundError("a rival is not installed")
+        time.sleep(0.005)
+        return heat
+
+    monkeypatch.setattr(race, "ProcessPoolExecutor", lambda processes, mp_context: ThreadPoolExecutor(1))
+    monkeypatch.setattr(race, "run_heat", run)
+    with pytest.raises(ModuleNotFoundError, match="not installed"):
+        list(race._run_all(range(2000), 2))
+    assert len(ran) < 2000
