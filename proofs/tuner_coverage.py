@@ -37,6 +37,7 @@ from isotune.tune.belief import (
     NOISE,
     SCATTERS,
     SEED_NOISE,
+    SEED_OCTAVES,
     SEED_SCALES,
     SIZES,
     Observations,
@@ -144,9 +145,11 @@ def noise(rng: np.random.Generator, factor: float, growth: float, is_independent
     places = []
     for rung in GOAL.rungs:
         z = np.log2(1 + 2.0 ** (U + V) * rung / TOKENS_PER_STEP)
-        places.append(np.column_stack([U, z, np.full(len(U), math.log2(rung / TOKENS))]) / SEED_SCALES)
-    far = ((np.vstack(places)[:, None] - np.vstack(places)) ** 2).sum(axis=2)
-    root = np.linalg.cholesky(SEED_NOISE**2 * np.exp(far / -2) + 1e-10 * np.eye(len(far)))
+        places.append(np.column_stack([U, z]) / SEED_SCALES)
+    far = ((np.vstack(places)[:, None] - np.vstack(places)) ** 2).sum(axis=2) / 2
+    octaves = np.repeat(np.log2(GOAL.rungs), len(CELLS))
+    far += np.abs(octaves[:, None] - octaves) / SEED_OCTAVES
+    root = np.linalg.cholesky(SEED_NOISE**2 * np.exp(-far) + 1e-10 * np.eye(len(far)))
     shared = (root @ rng.standard_normal(len(far))).reshape(shape)
     return grown * shared + own
 

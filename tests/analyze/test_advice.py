@@ -140,6 +140,19 @@ def test_another_model_size_is_refused(diagnoses):
     assert advise(diagnoses, tokens=BUDGETS[0], num_parameters=133_000).tokens == BUDGETS[0]
 
 
+def test_of_several_model_sizes_the_one_that_is_asked_for_answers(diagnoses):
+    larger = [with_info(one, num_parameters=9_000_000) for one in drifting_optimum(np.random.default_rng(1))]
+    both = [*diagnoses, *diagnose(larger)]
+    assert advise(both, tokens=BUDGETS[0], num_parameters="133K").learning_rate.value > 0
+    assert advise(both, tokens=BUDGETS[0], num_parameters="9M").learning_rate.value > 0
+    refused(both, "133K or 9M parameters", tokens=BUDGETS[0], num_parameters="1B")
+
+
+def test_what_is_as_good_is_told_of_the_nearest_budget_that_was_measured(diagnoses):
+    asked = round(BUDGETS[0] * 1.2)
+    assert advise(diagnoses, tokens=asked).flat_set.startswith(f"at {format_tokens(BUDGETS[0])} tokens")
+
+
 def test_a_model_size_is_refused_where_that_of_the_runs_is_unknown():
     diagnoses = diagnose(drifting_optimum(np.random.default_rng(0), budgets=BUDGETS[:1]))
     refused(diagnoses, "is unknown", "num_parameters", tokens="1M", num_parameters="1B")

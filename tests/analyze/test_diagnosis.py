@@ -162,6 +162,12 @@ def test_curves_that_are_all_alike_are_undecided():
     )
     assert diagnosis.invariant == "undecided"
     assert "all values are equal" in diagnosis.reason
+    assert math.isnan(diagnosis.salient_direction)
+
+
+def test_runs_that_have_not_ended_have_no_direction_of_their_final_loss(shifting):
+    running = [with_info(one, status="running") for one in shifting.family.curves]
+    assert math.isnan(only(running).salient_direction)
 
 
 def test_without_the_size_of_a_step_n_is_unknown_and_the_remedy_is_named():

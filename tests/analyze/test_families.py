@@ -59,6 +59,15 @@ def test_the_same_run_twice_counts_once():
     assert family.budgets[0].cells().num_runs.tolist() == [1.0]
 
 
+def test_two_runs_of_one_cell_and_seed_with_other_losses_are_told():
+    runs = [run(2**-9, 0.1), run(2**-9, 0.2)]
+    others = [Trajectory(one.columns | {"val_loss": one.columns["val_loss"] * 1.1}, one.info) for one in runs]
+    family = only(runs + others)
+    assert len(family.curves) == 2
+    assert any("2 curves have the LR, WD and seed of another one" in warning for warning in family.warnings)
+    assert not any("of another one" in warning for warning in only(runs + runs).warnings)
+
+
 def test_two_different_decays_off_one_trunk_are_two_ends_of_one_cell():
     trunk = run(2**-9, 0.1)
     family = only([trunk, decay_off(trunk, BUDGETS[0], 2.0), decay_off(trunk, BUDGETS[0], 2.2)])
@@ -101,9 +110,11 @@ def test_independent_weight_decay_lies_where_the_coupled_run_of_equal_elr_does()
 def test_setups_batch_sizes_histories_and_lengths_of_sequences_are_families_of_their_own():
     one = run(2**-9, 0.1)
     others = [{"setup": "micro"}, {"batch_size": 8}, {"history": "batch 2 until 640K"}, {"sequence_length": 128}]
+    others += [{"num_parameters": 9_000_000}]
     families = make_families([one, *(with_info(one, **change) for change in others)])
     names = {family.name for family in families}
-    assert len(families) == len(names) == 5
+    assert len(families) == len(names) == 6
+    assert any("9M parameters" in name for name in names)
     assert any("batch 4 after batch 2 until 640K" in name for name in names)
 
 

@@ -535,3 +535,32 @@ def test_mistakes_in_names_are_understood(tmp_path):
         read(tmp_path, "step,eval/loss\n1,5\n", mapping={"eval/loss": "val_loss"})
     with pytest.raises(InputError, match="did you mean 'batch_size'"):
         read(tmp_path, "step,val_loss\n1,5\n", settings={"batchsize": 4})
+
+
+def test_powers_of_two_in_a_column_are_numbers(tmp_path):
+    text = "tokens,val_loss,learning_rate\n64,3.0,2^-10\n128,2.5,2^-10\n"
+    assert only(read(tmp_path, text)).info.learning_rate == 2.0**-10
+
+
+def test_views_of_text_are_read_as_text_is(tmp_path):
+    rates = pa.array(["0.5", "0.5"]).cast(pa.string_view())
+    table = pa.table({"tokens": [64, 128], "val_loss": [3.0, 2.5], "learning_rate": rates})
+    parquet.write_table(table, tmp_path / "run.parquet")
+    assert only(open_source(tmp_path / "run.parquet", settings=KNOWN)).info.learning_rate == 0.5
+
+
+def test_the_tokens_of_a_step_give_steps_where_rows_have_tokens(tmp_path):
+    text = "tokens,val_loss\n64,3.0\n128,2.5\n"
+    trajectory = only(read(tmp_path, text, settings={"tokens_per_step": 32}))
+    assert trajectory.columns["step"].tolist() == [2, 4]
+
+
+def test_a_decay_that_is_longer_than_the_run_is_not_used_and_said(tmp_path):
+    imported = read(tmp_path, "tokens,val_loss\n64,3.0\n128,2.5\n", settings=KNOWN | {"decay_tokens": 1000})
+    assert only(imported).info.decay_tokens == "unknown"
+    assert noted(imported, "decay_tokens=1K", "longer than the run")
+
+
+def test_values_that_are_no_numbers_are_named_where_nothing_is_left(tmp_path):
+    with pytest.raises(InputError, match="values of val_loss that are not numbers"):
+        read(tmp_path, 'tokens,val_loss\n64,"3,0"\n128,"2,5"\n')

@@ -342,6 +342,29 @@ def test_an_mlflow_store_that_cannot_be_read_is_refused(tmp_path):
         open_source(tmp_path / "mlruns")
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["mlflow", "optuna"])
+def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path, kind):
+    path = tmp_path / "junk.db"
+    path.write_bytes(b"SQLite format 3\0garbage")
+    with pytest.raises(InputError, match="cannot read"):
+        open_source(path, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "optuna"])
+def test_a_mistyped_address_makes_no_database(tmp_path, kind):
+    with pytest.raises(InputError, match="does not exist"):
+        open_source(f"{kind}:sqlite:///{tmp_path}/nope.db")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_mlflow_store_stays_as_it_is(tmp_path):
+    (tmp_path / "events").mkdir()
+    with pytest.raises(InputError, match=r"meta\.yaml"):
+        open_source(f"mlflow:{tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
 # Hugging Face
 
 

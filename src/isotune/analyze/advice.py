@@ -26,6 +26,7 @@ from isotune.errors import InputError
 from isotune.recipe.quantities import format_number, format_tokens, parse_tokens
 from isotune.runs.trajectory import Unknown, WeightDecayConvention
 
+SAME_SIZE = 0.01  # relative: models this close are of one size
 SAME_BUDGET = 0.1  # relative: within it a measured budget is taken as the one that was asked for
 MAX_OCTAVES = 2.0  # half-width of an interval beyond which a law says nothing
 MAX_EXTRAPOLATION = 100.0  # times the largest measured budget
@@ -78,8 +79,8 @@ def advise(
     budget = parse_tokens("tokens", tokens)
     if budget < 1:
         raise InputError(f"tokens={budget} is no budget: give one such as 100B")
-    diagnosis = _choose(diagnoses, batch_size, family)
-    _refuse_other_size(diagnosis.family, num_parameters)
+    of_that_size = _of_size(diagnoses, num_parameters) if num_parameters is not None else diagnoses
+    diagnosis = _choose(of_that_size, batch_size, family)
     laws = fit_laws(diagnosis, level=level)
     found = _settings(diagnosis, laws, budget, level)
     return _beside(diagnosis, diagnoses, laws, found, budget)
@@ -108,21 +109,28 @@ def _choose(diagnoses: Sequence[Diagnosis], batch_size: int | None, family: str 
     return max(plain or candidates, key=lambda one: (len(with_minimum(one.surfaces)), one.family.num_cells))
 
 
-def _refuse_other_size(family: Family, num_parameters: int | float | str | None) -> None:
-    if num_parameters is None:
-        return
+def _of_size(diagnoses: Sequence[Diagnosis], num_parameters: int | float | str) -> list[Diagnosis]:
+    """Those whose model has that size."""
     asked = parse_tokens("num_parameters", num_parameters)
-    known = _num_parameters(family)
-    if known is None:
+    sizes = [_num_parameters(one.family) for one in diagnoses]
+    known = sorted({size for size in sizes if size is not None})
+    if not known:
         raise InputError(
             "the size of these runs' model is unknown, so nobody can say whether it is the one that is asked about: "
             "give it with the source (num_parameters)"
         )
-    if abs(asked - known) > 0.01 * known:
+    matching = [
+        one
+        for one, size in zip(diagnoses, sizes, strict=True)
+        if size is not None and abs(asked - size) <= SAME_SIZE * size
+    ]
+    if not matching:
+        listed = " or ".join(map(format_tokens, known))
         raise InputError(
-            f"these runs have {format_tokens(known)} parameters and the advice is asked for {format_tokens(asked)}: "
+            f"these runs have {listed} parameters and the advice is asked for {format_tokens(asked)}: "
             "optima move with model size and these runs do not say how; train a sweep at that size, however short"
         )
+    return matching
 
 
 def _num_parameters(family: Family) -> int | None:
@@ -180,7 +188,7 @@ def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _S
     basis = (
         f"laws of {len(usable)} budgets, {format_tokens(usable[0].tokens)} to {format_tokens(usable[-1].tokens)} tokens"
     )
-    return _Settings(rate, decay, elr, loss, basis, factor, usable[-1], tuple(dict.fromkeys(warnings)))
+    return _Settings(rate, decay, elr, loss, basis, factor, nearest, tuple(dict.fromkeys(warnings)))
 
 
 def _measured(finding: SurfaceFinding, level: float) -> _Settings:

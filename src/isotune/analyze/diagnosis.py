@@ -38,6 +38,7 @@ MAX_METERED = 12  # runs whose noise is looked at, spread over the cells
 MIN_TWINS = 4
 SHUFFLED_VALUES = 4_000_000  # of a permutation test: 9,999 permutations up to 400 cells, fewer for more cells
 MIN_PERMUTATIONS = 199
+ALL_DIRECTIONS = 179.0  # degrees: an interval this wide leaves none out
 LONG_ENOUGH = 0.9  # of the median run: shorter ones would cut the window of all when a shift is looked for
 
 Interval = tuple[float, float]
@@ -119,7 +120,7 @@ def diagnose_family(family: Family, *, level: float = 0.9, random_seed: int = 0)
     stages = tuple(_stage(stage, family, nothing_tells, level, random_seed) for stage in STAGES)
     shift, why_none = (None, "") if nothing_tells else _shift(family, level)
     surfaces = tuple(_surface(budget, level) for budget in family.budgets if len(budget.ends) > 1)
-    direction, interval = _direction(surfaces, shift)
+    direction, interval = _direction(surfaces)
     invariant, reason = _invariant(stages)
     regimes = _regimes(family)
     if family.diverged:
@@ -299,14 +300,13 @@ def _surface(budget: Budget, level: float) -> SurfaceFinding:
     return SurfaceFinding(budget.tokens, budget.decay_tokens, cells, surface)
 
 
-def _direction(surfaces: Sequence[SurfaceFinding], shift: Shift | None) -> tuple[float, Interval]:
-    """The direction in which the largest budget's final loss changes most; without surfaces the late curves'."""
+def _direction(surfaces: Sequence[SurfaceFinding]) -> tuple[float, Interval]:
+    """The direction in which the largest budget's final loss changes most; NaN where it may be any."""
     fitted = [finding.surface for finding in surfaces if finding.surface is not None]
     if fitted:
-        return fitted[-1].active_direction, fitted[-1].active_direction_interval
-    if shift is not None and shift.angles:
-        angle = shift.angles[-1].angle
-        return angle.degrees, (angle.low, angle.high)
+        low, high = fitted[-1].active_direction_interval
+        if high - low < ALL_DIRECTIONS:
+            return fitted[-1].active_direction, (low, high)
     return math.nan, (math.nan, math.nan)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from isotune.analyze.checkpoints import compared_histories
 from isotune.analyze.curves import log2_settings
-from isotune.analyze.distances import same_up_to
+from isotune.analyze.distances import OVERLAP_THRESHOLD, same_up_to
 from isotune.analyze.seed_noise import cell_means
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_tokens
@@ -203,11 +203,13 @@ class _Key:
     history: str
     batch_size: int | Unknown
     sequence_length: int | Unknown
+    num_parameters: int | Unknown
     shape: Shape
 
 
 def _key(run: Trajectory, history: str) -> _Key:
-    return _Key(run.info.setup, history, run.info.batch_size, run.info.sequence_length, _shape(run))
+    info = run.info
+    return _Key(info.setup, history, info.batch_size, info.sequence_length, info.num_parameters, _shape(run))
 
 
 def _shape(trajectory: Trajectory) -> Shape:
@@ -278,15 +280,23 @@ def _names(keys: Sequence[_Key]) -> dict[_Key, str]:
     """What sets each family apart from the others."""
     many_setups = len({key.setup for key in keys}) > 1
     many_lengths = len({key.sequence_length for key in keys}) > 1
+    many_sizes = len({key.num_parameters for key in keys}) > 1
     many_shapes = len({key.shape for key in keys}) > 1
     names = {}
     for key in keys:
         words = [f"batch {key.batch_size}" + (f" after {key.history}" if key.history else "")]
         words += [f"sequences of {key.sequence_length}"] if many_lengths else []
+        words += [_size_words(key.num_parameters)] if many_sizes else []
         words += [_SHAPE_WORDS[key.shape]] if many_shapes else []
         words += [key.setup or "no setup given"] if many_setups else []
         names[key] = ", ".join(words)
     return names
+
+
+def _size_words(num_parameters: int | Unknown) -> str:
+    if isinstance(num_parameters, str):
+        return "size unknown"
+    return f"{format_tokens(num_parameters)} parameters"
 
 
 _SHAPE_WORDS: dict[Shape, str] = {
@@ -320,8 +330,8 @@ def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warning
         key.batch_size,
         key.sequence_length,
         key.shape,
-        tuple(_longest(curves, loss)),
-        tuple(_longest(twins, loss)),
+        tuple(_longest(curves, loss, words)),
+        tuple(_longest(twins, loss, [])),
         _budgets(_ends(finished, loss, words), loss, words),
         diverged,
         loss,
@@ -369,15 +379,30 @@ def _of_one_length(runs: list[Trajectory], warnings: list[str]) -> list[Trajecto
     return [run for run, one in zip(runs, lengths, strict=True) if one == length]
 
 
-def _longest(runs: Iterable[Trajectory], loss: str) -> list[Trajectory]:
-    """One run for each cell and seed."""
+def _longest(runs: Iterable[Trajectory], loss: str, warnings: list[str]) -> list[Trajectory]:
+    """One run for each cell and seed; what shares them without being the same run is told."""
     best: dict[tuple[object, ...], Trajectory] = {}
+    num_others = 0
     for run in runs:
         if len(run.measured(loss)[0]):
             key = (*lineage_of(run, loss), run.info.perturbation)
+            num_others += key in best and not _is_one_run(best[key], run, loss)
             if key not in best or best[key].tokens[-1] < run.tokens[-1]:
                 best[key] = run
+    if num_others:
+        have = "1 curve has" if num_others == 1 else f"{num_others} curves have"
+        warnings.append(
+            f"{have} the LR, WD and seed of another one and other losses: one of each is compared, and final losses "
+            "are averaged; tell such runs apart by seed, setup or num_parameters (--map, --set)"
+        )
     return list(best.values())
+
+
+def _is_one_run(one: Trajectory, other: Trajectory, loss: str) -> bool:
+    """Whether their losses agree at the positions that both have, as those of a trunk and its decays do."""
+    (first, a), (second, b) = one.measured(loss), other.measured(loss)
+    _, i, j = np.intersect1d(first, second, assume_unique=True, return_indices=True)
+    return bool(np.linalg.norm(a[i] - b[j]) <= OVERLAP_THRESHOLD * np.linalg.norm(a[i]))
 
 
 # What runs ended with

@@ -141,7 +141,7 @@ def _forecast_warnings(direction: Direction, n: float, regime: Regime | None) ->
         return ("without weight decay nothing is ever forgotten: LR alone matters, however long the run",)
     if direction == "ELR" and regime is not None and regime.verdict == "large":
         return (
-            "the batch is large: n may not decide there (not in the paper's Fig. 4a, nor in tables/nano at batch 64; in "
-            "tables/small32, with more steps, it does): check with a run",
+            "the batch is large: n may not decide there (not in the paper's Fig. 4a, nor in tables/nano at batch 64; "
+            "but in tables/small32, with more steps): check with a run",
         )
     return ()

@@ -414,6 +414,8 @@ def _verdict(
     reasons = [matters["ELR"], matters["LR"]]
     for name, share in shares.items():
         words = share.reason if share.missing else f"its share is {_percent(share)}, not under {equivalence_share:.0%}"
+        if not share.missing and share.high < equivalence_share:
+            words = f"its share is small, {_percent(share)}, but a change across it is not seen"
         reasons.append(f"invariance to {name} is not shown: {words}")
     return "undecided", (*reasons, index) if is_named else tuple(reasons)
 

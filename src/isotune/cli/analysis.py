@@ -15,6 +15,7 @@ from isotune.analyze.plain import plain
 from isotune.analyze.scaling import Laws, fit_laws
 from isotune.cli.source import take_source, with_source
 from isotune.cli.terminal import make_table, print_table
+from isotune.errors import InputError
 from isotune.integrations.importers import Imported
 from isotune.report import words
 
@@ -35,7 +36,7 @@ def diagnose_command(level: float, as_json: bool, **arguments: Any) -> None:
     Optuna storage or a Trainer's output.
     """
     imported = take_source(arguments)
-    diagnoses = diagnose(imported.trajectories, loss=imported.loss, level=level)
+    diagnoses = _diagnosed(imported, level)
     if as_json:
         _print_json(imported, diagnoses=diagnoses)
         return
@@ -51,7 +52,7 @@ def diagnose_command(level: float, as_json: bool, **arguments: Any) -> None:
 def fit_command(level: float, as_json: bool, **arguments: Any) -> None:
     """Fit the laws that the runs in SOURCE follow: curves, floors and noise against ELR, optima against budget."""
     imported = take_source(arguments)
-    laws = [fit_laws(one, level=level) for one in diagnose(imported.trajectories, loss=imported.loss, level=level)]
+    laws = [fit_laws(one, level=level) for one in _diagnosed(imported, level)]
     if as_json:
         _print_json(imported, laws=laws)
         return
@@ -63,7 +64,9 @@ def fit_command(level: float, as_json: bool, **arguments: Any) -> None:
 @click.command(name="advise")
 @with_source
 @click.option("--tokens", required=True, help="The budget of the run to come, such as 100B.")
-@click.option("--batch-size", type=int, help="Its batch size in sequences [default: that of most runs].")
+@click.option(
+    "--batch-size", type=int, help="Its batch size in sequences [default: that whose optimum is known at most budgets]."
+)
 @click.option(
     "--parameters", "num_parameters", help="Its model's size, such as 164M; refused if it is not that of SOURCE."
 )
@@ -81,7 +84,7 @@ def advise_command(
 ) -> None:
     """Say which learning rate, weight decay and batch to use for --tokens, by the runs in SOURCE."""
     imported = take_source(arguments)
-    diagnoses = diagnose(imported.trajectories, loss=imported.loss, level=level)
+    diagnoses = _diagnosed(imported, level)
     advice = advise(
         diagnoses, tokens=tokens, batch_size=batch_size, num_parameters=num_parameters, family=family, level=level
     )
@@ -90,6 +93,15 @@ def advise_command(
         return
     _print_source(imported)
     _print_advice(advice)
+
+
+def _diagnosed(imported: Imported, level: float) -> tuple[Diagnosis, ...]:
+    """The diagnoses; a refusal also says what was noted while reading, which may be its cause."""
+    try:
+        return diagnose(imported.trajectories, loss=imported.loss, level=level)
+    except InputError as error:
+        noted = "; ".join(imported.notes)
+        raise InputError(f"{error} (noted in reading: {noted})" if noted else str(error)) from None
 
 
 def _print_json(imported: Imported, **findings: Any) -> None:
@@ -125,6 +137,7 @@ def _print_laws(laws: Laws) -> None:
         _print_words(words.decay_table(laws.decays))
         _print_list(laws.decays.warnings)
     _print_list(words.missing_law_sentences(laws))
+    _print_headed("Warnings", laws.family.warnings)
 
 
 def _print_advice(advice: Advice) -> None:

@@ -44,7 +44,8 @@ DEPARTURE, PLAIN_DEPARTURE = 0.004, 0.01
 GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.0015  # of a loss, by itself
 SEED_NOISE = 0.0045  # shared by runs of one seed that are near each other in log2 LR, z and d
-SEED_SCALES = (0.5, 0.6, 2.0)
+SEED_SCALES = (0.5, 0.6)  # in log2 LR and z
+SEED_OCTAVES = 3.0  # of budget, over which it falls to 1/e: luck is added all along a run and fades step by step
 SEED_LEVEL = 0.002  # shared by all runs of one seed
 SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
@@ -428,15 +429,17 @@ def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
     """[first x second] of what seeds do; points without a seed have none of it."""
     if np.isnan(first[:, 4]).all() or np.isnan(second[:, 4]).all():
         return 0.0
-    shared = SEED_NOISE**2 * _nearness(_seed_places(first), _seed_places(second)) + SEED_LEVEL**2
+    shared = SEED_NOISE**2 * _nearness(_seed_places(first), _seed_places(second))
+    shared *= np.exp(np.abs(first[:, 3, None] - second[:, 3]) / -SEED_OCTAVES)
+    shared += SEED_LEVEL**2
     shared *= first[:, 4, None] == second[:, 4]
     return shared
 
 
 def _seed_places(points: Points) -> np.ndarray:
-    lr, wd, steps, d, _ = points.T
+    lr, wd, steps = points.T[:3]
     memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + np.exp2(lr + wd + steps)) / SEED_SCALES[1])
-    return np.column_stack([lr / SEED_SCALES[0], memory, d / SEED_SCALES[2]])
+    return np.column_stack([lr / SEED_SCALES[0], memory])
 
 
 def _nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from isotune.analyze.surface.paraboloid import NUM_COEFFICIENTS, Paraboloid, bas
 from isotune.errors import InputError
 from isotune.recipe.quantities import show
 
+LARGEST_LOSS = 1e100  # squares of squares of larger ones are no numbers
 MARGIN = 0.06  # DESIGN 6.11: cells within 6 % of the best
 
 
@@ -125,6 +126,8 @@ def fit_surface(
     if not margin > 0:
         raise InputError(f"margin={show(margin)} must be above 0, such as 0.06; inf takes every cell")
     cells, weight, warnings = usable_cells(log2_learning_rate, log2_weight_decay, loss, weights, standard_errors)
+    if (largest := float(np.abs(cells[:, 2]).max())) > LARGEST_LOSS:
+        raise InputError(f"a loss is {largest:.3g}, whose square is no number: leave out runs that exploded")
     used_margin, chosen = cells_within(cells, margin)
     if used_margin > margin:
         count = int(np.sum(cells[:, 2] <= loss_limit(cells, margin)))

@@ -173,6 +173,8 @@ class Assembly:
                 self._without_batch.append(run.name)
                 return None
             columns = {"tokens": tokens} | columns
+        elif not has_step and "tokens_per_step" in settings:
+            columns = columns | {"step": columns["tokens"] / settings["tokens_per_step"]}
         return self._sorted(run, columns, "tokens")
 
     def _tokens_of_steps(self, run: RawRun, columns: Columns, settings: Mapping[str, Any]) -> np.ndarray | None:
@@ -265,10 +267,21 @@ class Assembly:
             source=run.source,
             setup=settings.get("setup", ""),
             history=_history(columns, last),
-            decay_tokens=settings.get("decay_tokens", _falling_tokens(columns, last)),
+            decay_tokens=self._decay_tokens(run, columns, settings, last),
             has_plateau=_has_plateau(columns, last),
             num_parameters=settings.get("num_parameters", "unknown"),
         )
+
+    def _decay_tokens(
+        self, run: RawRun, columns: Columns, settings: Mapping[str, Any], last: int | None
+    ) -> int | Unknown:
+        falling, length = _falling_tokens(columns, last), int(columns["tokens"][-1])
+        stated: int | Unknown = settings.get("decay_tokens", falling)
+        if isinstance(stated, int) and stated > length:
+            longer = f"decay_tokens={format_tokens(stated)} is longer than the run ({format_tokens(length)} tokens)"
+            self.notes.add(f"{longer}: not used", run.name)
+            return falling
+        return stated
 
     def _of_rows(self, run: RawRun, name: str, columns: Columns, last: int | None, stated: Any) -> Any:
         """A setting that rows have: the user's word, else its value in the last row before a decay."""
@@ -330,7 +343,10 @@ class Assembly:
             )
         elif not problems:
             problems.append(f"has no {loss} in any row with a position: map both tokens and step if rows have either")
-        return InputError(f"{source} {'; and it '.join(problems)}; {self._available()}")
+        dropped = "; ".join(self.notes.sentences())
+        return InputError(
+            f"{source} {'; and it '.join(problems)}; {self._available()}{f' ({dropped})' if dropped else ''}"
+        )
 
     def _available(self) -> str:
         columns = [*self._columns_seen, *(name for name in self.notes.unused if name not in self._columns_seen)]

@@ -165,6 +165,11 @@ def need(module: str, what: str, extra: str) -> Any:
         raise InputError(f"reading {what} needs {name}: pip install 'isotune[{extra}]'") from None
 
 
+def reason_of(error: Exception) -> str:
+    """What a library complains about, in a line."""
+    return " ".join(str(error).split())[:200]
+
+
 def files_below(source: Any, pattern: str) -> list[Path]:
     """The files of a folder that match, or the source itself if it is such a file; sorted, hidden folders left out."""
     if not isinstance(source, str):

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from isotune.errors import InputError
+
 SQLITE = "sqlite:///"
+
+
+def require_database(source: str) -> None:
+    """Refuses the address of an SQLite file that is not there: libraries would make an empty one of that name."""
+    if source.startswith(SQLITE) and not Path(source.removeprefix(SQLITE)).is_file():
+        raise InputError(f"{source} does not exist: check the address, which is {SQLITE} and a path")
 
 
 def has_tables(source: str, names: set[str]) -> bool:

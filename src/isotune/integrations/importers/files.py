@@ -159,17 +159,23 @@ def _numbers(column: Any, name: str, notes: Notes, path: str) -> np.ndarray:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = pc.utf8_trim_whitespace(column)
         is_empty = pc.or_kleene(pc.is_null(text), pc.equal(text, ""))
         is_number = pc.match_substring_regex(text, r"^[-+]?(\d+\.?\d*([eE][-+]?\d{1,4})?|\.\d+([eE][-+]?\d{1,4})?)$")
         is_word = pc.match_substring_regex(text, r"^[-+]?(nan|inf|infinity)$", ignore_case=True)
-        refused = pc.sum(pc.invert(pc.or_(pc.fill_null(pc.or_(is_number, is_word), False), is_empty))).as_py()
+        is_power = pc.match_substring_regex(text, r"^2\^-?\d{1,3}(\.\d+)?$")  # as settings may be written: 2^-10
+        is_known = pc.or_(pc.or_(is_number, is_word), is_power)
+        refused = pc.sum(pc.invert(pc.or_(pc.fill_null(is_known, False), is_empty))).as_py()
         notes.count(f"values of {name} that are not numbers, read as not measured", refused or 0, path)
         digits = pc.utf8_ltrim(pc.if_else(pc.fill_null(is_number, False), text, None), "+")
         values, missing = _floats(digits.cast(pa.float64()))
-        words = _flags(is_word)
-        return np.where(words, np.inf, written(values, missing))
+        powers = _flags(is_power)
+        exponents, _ = _floats(pc.utf8_slice_codeunits(pc.if_else(is_power, text, None), 2).cast(pa.float64()))
+        numbers = np.where(powers, np.exp2(np.where(powers, exponents, 0.0)), written(values, missing))
+        return np.where(_flags(is_word), np.inf, numbers)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return written(*_floats(column.cast(pa.float64(), safe=False)))
     if not pa.types.is_null(column.type):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.integrations.importers.contract import Notes, RawRun, columns_of_series, need, shorten
-from isotune.integrations.importers.databases import has_tables
+from isotune.integrations.importers.contract import Notes, RawRun, columns_of_series, need, reason_of, shorten
+from isotune.integrations.importers.databases import has_tables, require_database
 from isotune.integrations.importers.options import Options
 from isotune.runs.trajectory import Status
 
@@ -35,6 +35,9 @@ def recognizes(source: Any) -> bool:
 
 def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
     """The runs of one experiment, or of all."""
+    require_database(source)
+    if Path(source).is_dir() and not any(Path(source).glob("*/meta.yaml")):
+        raise InputError(f"{source} is no folder of an MLflow store (no experiment in it has a meta.yaml): check it")
     mlflow = need("mlflow", "MLflow runs", "mlflow")
     try:
         client = mlflow.MlflowClient(_address(source))
@@ -42,8 +45,10 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
             yield _raw(client, run, options, notes)
     except ImportError as error:
         raise InputError(f"reading {source} needs {error.name}: pip install {error.name}") from None
-    except mlflow.exceptions.MlflowException as error:
-        raise InputError(f"MLflow cannot read {source} ({error}): check the address") from None
+    except InputError:
+        raise
+    except Exception as error:  # MLflow's, SQLAlchemy's, the network's: they share no base
+        raise InputError(f"MLflow cannot read {source} ({reason_of(error)}): check the address") from None
 
 
 def _address(source: str) -> str:

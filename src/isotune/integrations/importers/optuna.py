@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.integrations.importers.contract import Notes, RawRun, flatten, need, shorten, written
-from isotune.integrations.importers.databases import SQLITE, has_tables
+from isotune.integrations.importers.contract import Notes, RawRun, flatten, need, reason_of, shorten, written
+from isotune.integrations.importers.databases import SQLITE, has_tables, require_database
 from isotune.integrations.importers.options import Options, read_setting
 from isotune.runs.trajectory import Status
 
@@ -94,6 +94,7 @@ def _finite(value: float) -> float:
 
 
 def _load(source: str, options: Options) -> Any:
+    require_database(source)
     optuna = need("optuna", "Optuna studies", "optuna")
     try:
         storage = _storage(optuna, source)
@@ -101,8 +102,7 @@ def _load(source: str, options: Options) -> Any:
     except ImportError as error:
         raise InputError(f"reading {source} needs {error.name}: pip install {error.name}") from None
     except Exception as error:  # SQLAlchemy's, the journal's: they share no base
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"Optuna cannot read {source} ({reason}): check the address") from None
+        raise InputError(f"Optuna cannot read {source} ({reason_of(error)}): check the address") from None
     wanted = options.experiment if options.experiment is not None else names[0] if len(names) == 1 else None
     if wanted not in names:
         raise InputError(f"{source} has the studies {shorten(names) or '(none)'}: give one of them as experiment=")
