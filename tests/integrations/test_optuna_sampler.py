@@ -292,3 +292,16 @@ def test_the_convention_must_be_said():
         IsotuneSampler(weight_decay_convention="unknown")
     with pytest.raises(InputError, match="go together"):
         IsotuneSampler(weight_decay_convention="coupled", tokens=1000)
+
+
+@pytest.mark.parametrize("convention", ["coupled", "independent"])
+def test_ranges_need_not_be_powers_of_two(convention):
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 1.7e-5, 1.1e-2, log=True)
+        wd = trial.suggest_float("weight_decay", 1e-3, 0.97, log=True)
+        return 2 * math.exp(0.01 * math.log2(lr / 3e-4) ** 2 + 0.003 * math.log2(wd / 0.02) ** 2)
+
+    sampler = IsotuneSampler(weight_decay_convention=convention, tokens=10**8, tokens_per_step=65536)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(objective, n_trials=12)
+    assert study.best_value < 2.2

@@ -264,3 +264,40 @@ def wait_until(is_so, seconds=60.0):
 
 def test_doctests():
     assert doctest.testmod(placeholders).failed == 0
+
+
+def test_what_a_command_started_ends_with_it_even_if_it_ignores_being_asked(tmp_path):
+    stubborn = tmp_path / "stubborn.py"
+    stubborn.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(sys.argv[1], 'pid').write_text(str(os.getpid()))\n"
+        "time.sleep(120)\n"
+    )
+    shell = tmp_path / "start.sh"
+    shell.write_text(f'{sys.executable} {stubborn} "$1" & wait\n')
+    command = f"bash {shell} {{out}} {{learning_rate}} {{weight_decay}} {{tokens}}"
+    objective = make(tmp_path / "study", command=command, timeout_hours=1.5 / 3600)
+    objective.ask([Question(0.001, 0.1, 1000)])
+    (pid,) = (int(path.read_text()) for path in (tmp_path / "study").glob("runs/*/pid"))
+    assert not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_an_option_before_resume_is_left_out_with_it():
+    values = placeholders.values_of(Question(0.001, 0.1, 1000), 0.1, "out", "")
+    assert placeholders.fill_words("t '' --resume {resume} --from={resume} --out {out}", values) == [
+        "t",
+        "",
+        "--from=",
+        "--out",
+        "out",
+    ]
+
+
+def test_a_second_tuning_in_the_same_folder_is_refused(tmp_path):
+    from isotune.objectives.command import _alone
+
+    objective = make(tmp_path)
+    objective.answers()
+    with _alone(tmp_path), pytest.raises(InputError, match="another tuning works"):
+        objective.ask([Question(0.001, 0.1, 1000)])

@@ -246,3 +246,19 @@ def test_what_was_interrupted_has_not_failed():
 
     tuned = tune(Interrupted(nano_like), GOAL, should_stop=lambda: bool(stop))
     assert tuned.stopped == "interrupted" and len(tuned.unanswered) == 3, "those of the round before"
+
+
+def test_a_function_that_failed_is_not_called_again_by_a_later_call(tmp_path):
+    called = []
+
+    def train(learning_rate, weight_decay, tokens, seed):
+        called.append((learning_rate, weight_decay, tokens, seed))
+        if weight_decay > 0.3:
+            raise RuntimeError("no")
+        return 2 + 0.01 * math.log2(learning_rate / 0.001) ** 2
+
+    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-12, 2**-8), weight_decay=(0.25, 1.0), octaves=1.0))
+    for _ in range(12):  # every call ends after two more runs
+        objective, before = FunctionObjective(train, tmp_path / "journal.jsonl"), len(called)
+        tune(objective, goal, should_stop=lambda before=before: len(called) >= before + 2)
+    assert len(called) == len(set(called))

@@ -277,3 +277,51 @@ def test_rungs_are_octaves_that_hold_two_decays():
 def test_mistakes_are_sentences(make, word):
     with pytest.raises(InputError, match=word):
         make()
+
+
+def test_settings_come_back_to_the_last_digit_as_they_were_given():
+    rates, decays = (1e-4, 2e-4, 3e-4, 6e-4, 5e-3), (0.01, 0.03, 0.05)
+    cells = {(lr, wd) for lr in rates for wd in decays}
+    goal = replace(GOAL, space=Space(only=tuple(sorted(cells))))
+    answers = [Answer(Question(lr, 0.03, TOKENS), 2 + abs(math.log2(lr / 3e-4)) / 50) for lr in rates[:3]]
+    suggestion = suggest(goal, answers, count=4)
+    asked = {(one.learning_rate, one.weight_decay) for one in suggestion.questions}
+    best = suggestion.recommendation
+    assert asked | {(best.learning_rate, best.weight_decay), *best.as_good} <= cells
+
+
+def test_diverged_runs_do_not_bend_the_bowl_of_those_that_finished():
+    # Found by an examination: every finished run says that a higher LR is better, and 2^-13 was recommended.
+    space = Space(learning_rate=(2**-13, 2**-6), weight_decay=(2**-6, 1.0), octaves=1.0)
+    goal = Goal(tokens=10**8, tokens_per_step=65536, tolerance=0.0025, space=space)
+    short, longer = 6_250_000, 12_500_000
+    runs = [(-9, -3, short, math.nan), (-11, -5, short, 3.402), (-11, -1, short, 3.402), (-13, 0, longer, 3.921)]
+    runs += [(-12, -6, short, 3.7), (-10, -3, longer, math.nan), (-11, -6, short, 3.402)]
+    answers = [
+        Answer(Question(2.0**lr, 2.0**wd, tokens), loss, "diverged" if math.isnan(loss) else "finished")
+        for lr, wd, tokens, loss in runs
+    ]
+    assert suggest(goal, answers).recommendation.learning_rate == 2.0**-11
+
+
+def test_runs_without_weight_decay_are_evidence_like_others():
+    answers = [ask(nano_like, lr, -8) for lr in (-11, -10, -9)]
+    without = [Answer(Question(2.0**-10, 0.0, TOKENS), nano_like(2.0**-10, 2.0**-30, TOKENS))]
+    assert suggest(GOAL, [*answers, *without]).recommendation.loss > 0
+    with_zero = replace(GOAL, space=Space(only=(*CELLS, (2.0**-10, 0.0))))
+    assert any(one.weight_decay == 0.0 for one in suggest(with_zero, answers, count=200).questions)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: suggest(GOAL, [Answer(Question(0.0, 0.1, TOKENS), 2.0)]),
+        lambda: Space(only=((0.0, 0.1),)),
+        lambda: replace(GOAL, level=90),
+        lambda: replace(GOAL, rungs=(0, TOKENS)),
+        lambda: suggest(GOAL, [], count=0),
+    ],
+)
+def test_what_makes_no_sense_is_refused(mistake):
+    with pytest.raises(InputError):
+        mistake()

@@ -28,6 +28,7 @@ from isotune.cli.tuning_words import (
 )
 from isotune.errors import InputError
 from isotune.recipe import format_tokens, parse_number, parse_tokens
+from isotune.recipe.quantities import require_positive
 
 if TYPE_CHECKING:
     from isotune.objectives.table import TableObjective
@@ -114,7 +115,9 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
         tuning = _tuning(recipe_name, stop, line, arguments)
         stack.enter_context(contextlib.closing(tuning))
         goal = tuning.goal
-        limits = Limits(max_tokens=_max_tokens(arguments["max_tokens"], goal.tokens), max_hours=arguments["max_hours"])
+        limits = Limits(
+            max_tokens=_max_tokens(arguments["max_tokens"], goal.tokens), max_hours=_max_hours(arguments["max_hours"])
+        )
         if not quiet:
             seconds = tuning.seconds_per_token()
             click.echo(price_words(tuning.name, goal, limits, seconds, tuning.objective.spent_tokens()), err=True)
@@ -226,7 +229,7 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
         ),
         folder,
         f"isotune tune {name}{tokens}{_same(arguments)}",
-        (f"isotune train {name}{tokens} --lr {{lr}} --wd {{wd}}", f"isotune diagnose {folder}"),
+        (f"isotune train {name}{tokens} --lr {{lr}} --wd {{wd}}", f"isotune diagnose {shlex.quote(str(folder))}"),
         f"Runs go to {folder}, {num_workers} at once. After a kill, repeat the command: nothing is trained twice.",
         lambda: objective.failures[-1] if objective.failures else "it was interrupted",
         lambda: None if execution.compiled or execution.device != "cpu" else _seconds_per_token(recipe, num_workers),
@@ -341,6 +344,10 @@ def _same(arguments: dict[str, Any]) -> str:
     names = ("lr", "wd", "octaves", "seeds", "study", "workers")
     given = [(name, arguments[name]) for name in names if arguments[name] is not None]
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+
+
+def _max_hours(hours: float | None) -> float | None:
+    return None if hours is None else require_positive("--max-hours", hours)
 
 
 def _max_tokens(text: str | None, budget: int) -> int:

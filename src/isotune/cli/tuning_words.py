@@ -86,7 +86,7 @@ def result_words(
         *_more(tuned, goal, again),
     ]
     lr, wd = (f"{value:.4g}" for value in (best.learning_rate, best.weight_decay))
-    steps = [step.format(lr=lr, wd=wd) for step in next_steps]
+    steps = [step.replace("{lr}", lr).replace("{wd}", wd) for step in next_steps]
     return "\n".join([*lines, "next", *(f"  {step}" for step in (*steps, *_pasted(best)))])
 
 
@@ -246,10 +246,13 @@ def _more(tuned: Tuned, goal: Goal, again: str) -> list[str]:
         + (f" with seed {question.seed}" if question.seed != goal.seeds[0] else "")
         for question in questions
     )
+    kept = ""  # the same command has it already; of others the tolerance is part of what made them end here
+    if goal.tolerance != type(goal).tolerance and again.startswith("isotune"):
+        kept = f" --tolerance {100 * goal.tolerance:.3g}"
     change = {
         "good enough": f" --tolerance {100 * goal.tolerance / 2:.2g}",
-        "max_tokens": f" --max-tokens {_round_up(tuned.spent_tokens + 4 * price)}",
-    }.get(tuned.stopped, "")
+        "max_tokens": f"{kept} --max-tokens {_round_up(tuned.spent_tokens + 4 * price)}",
+    }.get(tuned.stopped, kept)
     return [
         _line("to know more", f"the next round costs {format_tokens(price)} tokens ({asked})"),
         _line("", f"go on with: {again}{change}"),

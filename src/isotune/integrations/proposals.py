@@ -10,11 +10,11 @@ from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
 from isotune.tune import Answer, Goal, Question, Space, suggest
+from isotune.tune.questions import NO_DECAY
 
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
 TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
 FIRST_MEMORY_TIMES = 0.3  # of the first run: WD below this matters little
-NO_DECAY = 2.0**-40  # stands for a WD that is fixed at 0: n is 0 to all digits
 PRUNED_NOISE = 0.05  # of the log loss that a pruned run would have had
 
 
@@ -95,10 +95,7 @@ class Proposals:
         cells = 2.0 ** Space(learning_rate=rates, weight_decay=decays, octaves=self.octaves).cells
         pairs = {}
         for lr, wd in cells.tolist():
-            # A question's settings come back from log2: the keys must make the same way.
-            coupled = self._coupled(lr, wd)
-            key = (2.0 ** math.log2(lr), 2.0 ** math.log2(coupled))
-            pairs[key] = (min(max(lr, rates[0]), rates[1]), min(max(wd, decays[0]), decays[1]))
+            pairs[lr, self._coupled(lr, wd)] = (min(max(lr, rates[0]), rates[1]), min(max(wd, decays[0]), decays[1]))
         return pairs
 
     def _coupled(self, learning_rate: float, weight_decay: float) -> float:

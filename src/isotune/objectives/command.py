@@ -10,13 +10,14 @@ not repeated by this call. What the answers are answers to lies beside them in c
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +98,7 @@ class CommandObjective:
     def ask(self, questions: Sequence[Question]) -> None:
         self._note_what_is_asked()
         waiting, running = list(questions), list[_Run]()
-        with Keeper() as keeper:
+        with _alone(self.folder), Keeper() as keeper:
             try:
                 while waiting or running:
                     while waiting and len(running) < self.num_parallel and not self._should_stop():
@@ -165,14 +166,17 @@ class CommandObjective:
         except OSError as error:
             raise InputError(f"{words[0]} cannot be started ({error.strerror}): check --command") from None
         keeper.add(process.pid)
-        return _Run(question, out, Path(self.metrics.format(**values)), process, keeper, time.monotonic())
+        resumed = self._resumed_tokens(question)
+        return _Run(question, out, Path(self.metrics.format(**values)), resumed, process, keeper, time.monotonic())
 
     def _values(self, question: Question, out: Path) -> dict[str, Value]:
         decay = question.weight_decay
         if self.convention == "independent":
             decay *= question.learning_rate
         resumed = self._resumable(question)
-        return values_of(question, decay, str(out), "" if resumed is None else resumed.out)
+        # By its name: the study may have been reached by another path then.
+        resume = "" if resumed is None else str(self.folder / "runs" / Path(resumed.out).name)
+        return values_of(question, decay, str(out), resume)
 
     def _has_ended(self, run: _Run) -> bool:
         return_code = run.process.poll()
@@ -183,7 +187,7 @@ class CommandObjective:
             run.kill()
         run.keeper.remove(run.process.pid)
         entry = self._settle(run, return_code, _read_metrics(run.metrics, self.loss), seconds)
-        noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=self._resumed_tokens(run.question))
+        noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=run.resumed_tokens)
         self._journal.add(noted)
         return True
 
@@ -231,20 +235,33 @@ class _Run:
     question: Question
     out: Path
     metrics: Path
+    resumed_tokens: int  # of the run that it continues
     process: subprocess.Popen[bytes]
     keeper: Keeper
     began: float
 
     def kill(self) -> None:
-        """Ends the command and all that it started."""
-        for number, patience in ((signal.SIGTERM, KILL_SECONDS), (signal.SIGKILL, None)):
+        """Ends the command and all that it started, also where that lives longer than the command itself."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            end = time.monotonic() + KILL_SECONDS
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            try:
-                self.process.wait(patience)
-                return
-            except subprocess.TimeoutExpired:
-                continue
+                while time.monotonic() < end:
+                    self.process.poll()  # a dead command is a member of its group until somebody asks for it
+                    os.killpg(self.process.pid, 0)
+                    time.sleep(POLL_SECONDS)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the folder against other tunings, which would train the same runs; a death lets go of it."""
+    with open(folder / "lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another tuning works in {folder}: wait for it to end, or give another --study") from None
+        yield
 
 
 def _settings(question: Question) -> tuple[float, float, int]:

@@ -35,6 +35,10 @@ class FunctionObjective:
     def answers(self) -> list[Answer]:
         return self._journal.answers()
 
+    def failed(self) -> list[Question]:
+        """What was asked in vain, by earlier calls too."""
+        return self._journal.failed()
+
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens for question in questions]
 

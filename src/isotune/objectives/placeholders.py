@@ -37,9 +37,16 @@ def values_of(question: Question, weight_decay: float, out: str, resume: str) ->
 
 
 def fill_words(command: str, values: Mapping[str, Value]) -> list[str]:
-    """A command's words with the values in their places; a word that becomes empty is left out."""
-    words = [word.format(**values) for word in split_command(command)]
-    return [word for word in words if word]
+    """A command's words with the values in their places. A word that becomes empty is left out; where that is
+    {resume}, so is an option before it: `--resume {resume}` is nothing for a run that begins."""
+    words: list[str] = []
+    for template in split_command(command):
+        word = template.format(**values)
+        if word or not template:
+            words.append(word)
+        elif template == "{resume}" and words and words[-1].startswith("-"):
+            words.pop()
+    return words
 
 
 def split_command(command: str) -> list[str]:

@@ -93,17 +93,18 @@ def tune(
     goal: Goal,
     *,
     limits: Limits | None = None,
-    leave_out: Sequence[Question] = (),
+    leave_out: Sequence[Question] | None = None,
     on_round: Callable[[Round], None] = lambda round: None,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
     """Asks until the recommendation is good enough, or a limit is reached.
 
-    What earlier calls asked in vain is not asked again where it is given as `leave_out`.
+    Questions in `leave_out` are not asked; if it is not given, those are what earlier calls asked in vain, where the
+    objective remembers it and was ever answered.
     """
     began, before, rounds, failures = clock(), objective.spent_tokens(), 0, 0
-    unanswered = dict.fromkeys(leave_out)
+    unanswered = dict.fromkeys(_asked_in_vain(objective) if leave_out is None else leave_out)
     while True:
         answers = _in_order(mark_exploded(objective.answers()))
         read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
@@ -143,6 +144,11 @@ def tune(
         tuple(unanswered),
         asked,
     )
+
+
+def _asked_in_vain(objective: Objective) -> Sequence[Question]:
+    failed = getattr(objective, "failed", None)
+    return failed() if failed is not None and objective.answers() else ()
 
 
 def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[Answer]) -> list[Answer]:

@@ -16,6 +16,7 @@ from isotune.recipe.quantities import require_positive, require_positive_int, se
 MAX_RUNGS = 5  # budgets D, D/2, D/4, D/8, D/16: what is shorter says little
 MIN_DECAYS_PER_RUNG = 2.0  # a rung is at least this many decays long
 MAX_CELLS = 20_000
+NO_DECAY = 2.0**-40  # stands for a WD of 0 on a logarithmic axis: n is 0 to all digits
 MAX_SEEDS = 8  # of a setting, where a recipe or a command can be asked for several
 
 
@@ -62,6 +63,8 @@ class Space:
                 raise InputError(f"{name}={show((low, high))} must be a low and a high end: write 2^-12..2^-7")
             settle(self, name, (low, high))
         settle(self, "octaves", require_positive("octaves", self.octaves))
+        if any(not (0 < lr < math.inf and 0 <= wd < math.inf) for lr, wd in self.only):
+            raise InputError("a cell has an LR that is not above 0, or a WD below 0: leave it out")
         spans = [math.log2(high / low) / self.octaves + 1 for low, high in (self.learning_rate, self.weight_decay)]
         count = len(self.only) or spans[0] * spans[1]
         if count > MAX_CELLS:
@@ -71,11 +74,29 @@ class Space:
     def cells(self) -> np.ndarray:
         """[cells x 2]: log2 LR, log2 WD."""
         if self.only:
-            return np.log2(np.array(self.only, dtype=float))
+            return log2_cells(self.only)
         bounds = (self.learning_rate, self.weight_decay)
         axes = [_lattice(math.log2(low), math.log2(high), self.octaves) for low, high in bounds]
         lr, wd = np.meshgrid(*axes, indexing="ij")
         return np.column_stack([lr.ravel(), wd.ravel()])
+
+    def settings_at(self, cells: np.ndarray) -> np.ndarray:
+        """[cells x 2]: LR and WD of some of the cells, to the last digit as they were given."""
+        if not self.only:
+            return np.asarray(2.0**cells)
+        return np.array([self._given[lr, wd] for lr, wd in cells.tolist()]).reshape(-1, 2)
+
+    @cached_property
+    def _given(self) -> dict[tuple[float, float], tuple[float, float]]:
+        return {(lr, wd): given for (lr, wd), given in zip(self.cells.tolist(), self.only, strict=True)}
+
+
+def log2_cells(settings: Sequence[tuple[float, float]]) -> np.ndarray:
+    """[settings x 2]: log2 LR, log2 WD, with something very small in the place of a WD of 0."""
+    pairs = np.array(settings, dtype=float).reshape(-1, 2)
+    if not ((pairs[:, 0] > 0).all() and (pairs[:, 1] >= 0).all() and np.isfinite(pairs).all()):
+        raise InputError("LR must be above 0 and WD at least 0, both finite: leave out the runs for which it is not so")
+    return np.asarray(np.log2(np.maximum(pairs, (0.0, NO_DECAY))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +121,10 @@ class Goal:
         if self.tokens_per_step is not None:
             settle(self, "tokens_per_step", require_positive_int("tokens_per_step", self.tokens_per_step))
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))
+        if not 0 < self.level < 1:
+            raise InputError(f"level={show(self.level)} must be between 0 and 1, such as 0.9")
+        if self.rungs[0] < 1:
+            raise InputError(f"rungs={show(self.rungs)} must all be above 0: a run has at least one token")
 
     def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:
         """[cells x 5] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget, seed (NaN:

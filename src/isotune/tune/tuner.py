@@ -30,7 +30,7 @@ from isotune.tune.belief import (
     plain_kernel,
     with_noise,
 )
-from isotune.tune.questions import Answer, Goal, Prices, Question
+from isotune.tune.questions import Answer, Goal, Prices, Question, log2_cells
 
 MAX_CONSIDERED = 400  # cells
 NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
@@ -39,10 +39,12 @@ EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are ev
 NUM_DRAWS = 256
 MAX_LOG_REGRET = 100.0  # a space of very many octaves has larger ones, before anything is known
 EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above which ELR does
-DIVERGED_EXCESS = 0.15  # a diverged run counts as this much worse than the worst of its budget
-# In log loss above the best of all runs: a language model that has learned nothing is not worse by this factor of 7.4
-# than a trained one, and the belief, which is local, cannot use how much worse a run is.
-EXPLODED_EXCESS = 2.0
+# A diverged run counts as this much worse than the worst of its budget, give or take: it tells that its LR is too high,
+# which no cell with that LR needs a fit for, and nothing of how the bowl bends.
+DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.3
+# In log loss above the best of all runs, a factor of 2: what has a higher LR and such a loss has stopped learning, and
+# the belief, which is local, cannot use how much worse a run is.
+EXPLODED_EXCESS = 0.7
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -87,6 +89,8 @@ def suggest(
     `pending` questions were asked and are not answered yet: they count as if they came out as expected. Those in
     `leave_out` are not asked.
     """
+    if count < 1:
+        raise InputError(f"count={count} must be at least 1: that many questions are asked")
     answers = mark_exploded(answers)
     observed = _with_pending(goal, _observations(goal, answers), pending)
     belief = believe(kernels_of(goal), observed)
@@ -130,15 +134,16 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
     regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
     others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
+    learning_rate, weight_decay = goal.space.settings_at(cells[best : best + 1])[0].tolist()
     return Recommendation(
-        2.0 ** float(cells[best, 0]),
-        2.0 ** float(cells[best, 1]),
+        learning_rate,
+        weight_decay,
         math.exp(mean[best]),
         (math.exp(mean[best] - reach), math.exp(mean[best] + reach)),
         float(regrets.mean()),
         float(np.quantile(regrets, goal.level)),
         goal.level,
-        tuple((2.0 ** float(cells[i, 0]), 2.0 ** float(cells[i, 1])) for i in others),
+        tuple((lr, wd) for lr, wd in goal.space.settings_at(cells[others]).tolist()),
         math.nan if goal.tokens_per_step is None else posterior.probability("invariant"),
     )
 
@@ -192,6 +197,7 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
         here = ~diverged & (tokens == tokens[index])
         known = values[here] if here.any() else values[~diverged]
         values[index] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
+        noise[index] = max(noise[index], DIVERGED_NOISE)
     seeds = np.array([answer.question.seed for answer in usable], dtype=float)
     return with_noise(goal.points(cells, tokens, seeds), values, noise)
 
@@ -226,8 +232,7 @@ def kernels_of(goal: Goal) -> dict[Kernel, float]:
 
 
 def _log2_cells(questions: Sequence[Question]) -> np.ndarray:
-    pairs = [(question.learning_rate, question.weight_decay) for question in questions]
-    return np.log2(np.array(pairs, dtype=float).reshape(-1, 2))
+    return log2_cells([(question.learning_rate, question.weight_decay) for question in questions])
 
 
 def _tokens(answers: Sequence[Answer]) -> np.ndarray:
@@ -267,15 +272,17 @@ class _Candidates:
         asked_seeds = {question.seed for question in asked}
         known = set(_keys(_log2_cells(asked), [one.tokens for one in asked], [one.seed for one in asked]))
         cells = goal.space.cells
-        cells = cells[_not_hopeless(2.0 ** cells[:, 0], np.full(len(cells), goal.rungs[0]), answers)]
+        rates = goal.space.settings_at(cells)[:, 0]
+        cells = cells[_not_hopeless(rates, np.full(len(cells), goal.rungs[0]), answers)]
         cells, seeds = _cells_and_seeds(goal, belief, _promising(goal, belief, cells), asked_seeds)
         tokens = np.tile(np.array(goal.rungs), len(cells))
+        settings = goal.space.settings_at(cells).repeat(len(goal.rungs), axis=0)
         cells, seeds = cells.repeat(len(goal.rungs), axis=0), seeds.repeat(len(goal.rungs))
-        possible = _not_hopeless(2.0 ** cells[:, 0], tokens, answers).tolist()
+        possible = _not_hopeless(settings[:, 0], tokens, answers).tolist()
         keys = _keys(cells, tokens.tolist(), seeds.tolist())
         kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
         cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
-        questions = list(map(Question, *(2.0**cells).T.tolist(), tokens.tolist(), seeds.tolist()))
+        questions = list(map(Question, *settings[kept].T.tolist(), tokens.tolist(), seeds.tolist()))
         listed = prices(questions) if prices else tokens
         is_new = ~np.isin(seeds, [*asked_seeds, goal.seeds[0]])
         points = goal.points(cells, tokens, np.where(is_new, NEW, seeds))
@@ -434,7 +441,7 @@ def _has_settings(one: Question | Recommendation, other: Question | Recommendati
 
 def _invariance_check(question: Question, other: Question, goal: Goal) -> str:
     """What two runs say of the invariance, where they do: WD alone at n << 1, LR against WD at n >> 1."""
-    if goal.tokens_per_step is None:
+    if goal.tokens_per_step is None or 0 in (question.weight_decay, other.weight_decay):
         return ""
     lr, wd = question.learning_rate / other.learning_rate, question.weight_decay / other.weight_decay
     n = question.learning_rate * question.weight_decay * question.tokens / goal.tokens_per_step
