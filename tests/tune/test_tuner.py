@@ -325,3 +325,11 @@ def test_runs_without_weight_decay_are_evidence_like_others():
 def test_what_makes_no_sense_is_refused(mistake):
     with pytest.raises(InputError):
         mistake()
+
+
+def test_a_short_run_has_not_exploded_because_a_long_one_is_far_better():
+    short, long = Question(2.0**-8, 0.1, TOKENS // 16), Question(2.0**-9, 0.1, TOKENS)
+    answers = [Answer(short, 4.0), Answer(long, 1.5)]
+    assert not any(one.has_diverged for one in mark_exploded(answers))
+    plateau = [Answer(short, 4.0), Answer(replace(short, learning_rate=2.0**-9), 1.9)]
+    assert [one.has_diverged for one in mark_exploded(plateau)] == [True, False]

@@ -42,9 +42,9 @@ EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above
 # A diverged run counts as this much worse than the worst of its budget, give or take: it tells that its LR is too high,
 # which no cell with that LR needs a fit for, and nothing of how the bowl bends.
 DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.3
-# In log loss above the best of all runs, a factor of 2: what has a higher LR and such a loss has stopped learning, and
-# the belief, which is local, cannot use how much worse a run is.
-EXPLODED_EXCESS = 0.7
+# In log loss above the best run that was no longer, a factor of 2: what has a higher LR and such a loss has stopped
+# learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
+EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -159,9 +159,8 @@ def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
 
 
 def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
-    """The answers, those diverged whose loss is finite but far above the best run's and whose LR is higher than its.
-
-    At a lower LR such a run has learned too little, which is no divergence.
+    """The answers, those diverged whose loss is finite but far above that of the best run that was no longer, and whose
+    LR is higher than its. At a lower LR, or in fewer tokens, such a run has learned too little, which is no divergence.
     """
     finished = [answer for answer in answers if not answer.has_diverged]
     if not finished:
@@ -171,15 +170,24 @@ def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
         raise InputError(
             f"a loss is {best.loss:.4g}: losses must be above 0, since their logarithms are compared; add a constant"
         )
-    limit = best.loss * math.exp(EXPLODED_EXCESS)
-    if max(answer.loss for answer in finished) <= limit:
+    factor = math.exp(EXPLODED_EXCESS)
+    if max(answer.loss for answer in finished) <= factor * best.loss:
         return answers
-    return [
-        replace(answer, loss=math.nan, status="diverged")
-        if answer.loss > limit and answer.question.learning_rate > best.question.learning_rate
-        else answer
-        for answer in answers
-    ]
+    best_to: dict[int, Answer] = {}  # by tokens
+    for tokens in {answer.question.tokens for answer in finished}:
+        best_to[tokens] = min(
+            (answer for answer in finished if answer.question.tokens <= tokens), key=lambda answer: answer.loss
+        )
+
+    def has_exploded(answer: Answer) -> bool:
+        rival = best_to.get(answer.question.tokens)
+        return (
+            rival is not None
+            and answer.loss > factor * rival.loss
+            and answer.question.learning_rate > rival.question.learning_rate
+        )
+
+    return [replace(one, loss=math.nan, status="diverged") if has_exploded(one) else one for one in answers]
 
 
 # What is known
@@ -192,7 +200,7 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
     noise = np.array([NOISE if answer.noise is None else answer.noise for answer in usable])
     diverged = np.isnan(values)
     if not diverged.all():
-        values = np.minimum(values, np.nanmin(values) + EXPLODED_EXCESS)
+        values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
     for index in np.flatnonzero(diverged):
         here = ~diverged & (tokens == tokens[index])
         known = values[here] if here.any() else values[~diverged]
