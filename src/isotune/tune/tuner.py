@@ -41,7 +41,7 @@ MAX_LOG_REGRET = 100.0  # a space of very many octaves has larger ones, before a
 EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above which ELR does
 # A diverged run counts as this much worse than the worst of its budget, give or take: it tells that its LR is too high,
 # which no cell with that LR needs a fit for, and nothing of how the bowl bends.
-DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.3
+DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.2
 # In log loss above the best run that was no longer, a factor of 2: what has a higher LR and such a loss has stopped
 # learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
 EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
@@ -197,7 +197,8 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
     usable = [answer for answer in answers if answer.question.tokens <= goal.tokens]
     cells, tokens = _log2_cells([answer.question for answer in usable]), _tokens(usable)
     values = np.array([math.nan if answer.has_diverged else math.log(answer.loss) for answer in usable])
-    noise = np.array([NOISE if answer.noise is None else answer.noise for answer in usable])
+    usual = [DIVERGED_NOISE if answer.has_diverged else NOISE for answer in usable]
+    noise = np.array([by if one.noise is None else one.noise for one, by in zip(usable, usual, strict=True)])
     diverged = np.isnan(values)
     if not diverged.all():
         values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
@@ -205,7 +206,6 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
         here = ~diverged & (tokens == tokens[index])
         known = values[here] if here.any() else values[~diverged]
         values[index] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
-        noise[index] = max(noise[index], DIVERGED_NOISE)
     seeds = np.array([answer.question.seed for answer in usable], dtype=float)
     return with_noise(goal.points(cells, tokens, seeds), values, noise)
 
