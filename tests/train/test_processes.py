@@ -65,6 +65,24 @@ def test_a_rival_that_publishes_first_costs_the_other_nothing_but_time(corpus, t
     assert list((study / "attempts").glob("?*.*")) == []
 
 
+def test_a_rival_that_begins_at_the_end_of_an_attempt_has_all_of_it(corpus, tmp_path, monkeypatch):
+    """The first process has saved its last state, and not yet moved it, when the second begins with a copy of that."""
+    recipe, study, done = small_wsd(corpus, 120), tmp_path / "study", []
+    describe = Study.describe
+
+    def rival(self, folder, segment, numerics, status, diverged_at_tokens=None):
+        if status == "finished" and segment.end_tokens == recipe.tokens and not done:
+            done.append(None)
+            train(recipe, study, evaluation=EVALUATION)
+        describe(self, folder, segment, numerics, status, diverged_at_tokens)
+
+    monkeypatch.setattr(Study, "describe", rival)
+    train(recipe, study, evaluation=EVALUATION)
+    assert done
+    train(recipe, tmp_path / "alone", evaluation=EVALUATION)
+    assert contents(study) == contents(tmp_path / "alone")
+
+
 def test_an_attempt_that_a_living_process_holds_is_left_alone(corpus, tmp_path):
     recipe, study, seen = small_constant(corpus, 80), tmp_path / "study", []
 

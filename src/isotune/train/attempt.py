@@ -16,7 +16,7 @@ from isotune.runs import CurveWriter, Numerics, Row, Segment, Study, read_rows, 
 from isotune.runs.provenance import source_commit
 from isotune.runs.trajectory import Status
 from isotune.train.evaluation import Measured
-from isotune.train.hold import STATE, Hold, publish, take
+from isotune.train.hold import STATE, WINDOWS, Hold, publish, take
 from isotune.train.state import state_tokens
 from isotune.train.trainer import Trainer
 
@@ -111,7 +111,7 @@ class Attempt:
         if self._curve is not None:
             losses = measured.window_losses
             if losses is not None and not self.has_diverged:
-                write_whole(self.folder / "windows.npy", lambda path: _save_array(path, losses))
+                write_whole(self.folder / WINDOWS, lambda path: _save_array(path, losses))
             self._curve.write(row for _, row in self._rows)
             for observer in self.observers:
                 for step, row in self._rows:

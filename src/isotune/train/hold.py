@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isotune.runs import Numerics, Segment, SegmentRecord, Study
-from isotune.runs.files import LOCK, remove_parts
+from isotune.runs.files import LOCK, move, remove_parts
 from isotune.train.state import state_tokens
 
 STATE = "state.safetensors"  # an attempt's own last state
+WINDOWS = "windows.npy"  # the validation loss of each window at the end
 SECONDS_ALONE = 20.0  # to wait for others that look for attempts; they need milliseconds
 
 
@@ -76,14 +77,27 @@ def _has_numerics(study: Study, folder: Path, numerics: Numerics) -> bool:
 
 
 def _begin(study: Study, segment: Segment, numerics: Numerics, others: list[Path]) -> Hold:
-    """A new attempt, with the last state and the rows of the furthest of the others."""
+    """A new attempt, with the last state, the rows and, where that state is the end, the windows of the furthest."""
     folder = study.new_attempt(segment, numerics)
     furthest = max(others, key=_position, default=None)
     if furthest is not None and _position(furthest) >= 0:
         with suppress(FileNotFoundError):  # it was published meanwhile
-            for name in (STATE, "curve.jsonl"):  # the state first: rows reach at least as far
-                shutil.copyfile(furthest / name, folder / name)
+            _copy(furthest, folder)
     return _hold(folder) or Hold(folder, None)
+
+
+def _copy(attempt: Path, folder: Path) -> None:
+    """The state is read first: its rows, and the windows of a last one, were there before it. It is put there last."""
+    part = folder / f".{STATE}.part"
+    try:
+        shutil.copyfile(attempt / STATE, part)
+        shutil.copyfile(attempt / "curve.jsonl", folder / "curve.jsonl")
+        with suppress(FileNotFoundError):
+            shutil.copyfile(attempt / WINDOWS, folder / WINDOWS)
+        if (attempt / STATE).exists():  # then nothing of it had gone before it was read
+            move(part, folder / STATE)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _position(folder: Path) -> int:
