@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isotune.analyze.seed_noise import SeedNoise, combine_seeds, fit_noise
-from isotune.analyze.truth import smooth_surface
+from isotune.analyze.truth import SmoothSurface, smooth_surface
 from isotune.errors import InputError
 from isotune.runs import RunInfo, Trajectory
 from isotune.runs.tables.contents import DecayRecord, RunRecord
@@ -47,6 +47,7 @@ class Landscape:
     tokens_per_step: int = 1
     warmup_tokens: int = 0
     known_truths: np.ndarray | None = field(default=None, repr=False)  # where they need no fit
+    known_rests: np.ndarray | None = field(default=None, repr=False)
     noise_log2_lr: np.ndarray | None = field(default=None, repr=False)  # where labels were moved: of the real cells
 
     @classmethod
@@ -110,15 +111,28 @@ class Landscape:
         """The smooth loss of each cell at each budget; infinite where it diverged."""
         if self.known_truths is not None:
             return self.known_truths
-        return np.column_stack([self._smooth(column) for column in range(len(self.budgets))])
+        return np.column_stack([surface.truth(losses) for losses, surface in self._smooth])
 
-    def _smooth(self, column: int) -> np.ndarray:
-        losses, errors = self.losses[:, column], None
-        if self.noise is not None:
-            nearness = self.noise.nearness(self.log2_lr, self.memory[:, column])
-            of_seeds = np.array([its[:, column] for its in self.by_seed.values()])
-            losses, errors = combine_seeds(of_seeds, self.noise.deviations[column] ** 2 * nearness)
-        return smooth_surface(self.log2_lr, self.log2_wd, losses, errors).truth(losses)
+    @cached_property
+    def rests(self) -> np.ndarray:
+        """Of each budget the deviation of what a run has by itself, beyond the noise that seeds tell of."""
+        if self.known_rests is not None:
+            return self.known_rests
+        is_smooth = self.known_truths is None
+        return np.array([surface.rest for _, surface in self._smooth] if is_smooth else [0.0] * len(self.budgets))
+
+    @cached_property
+    def _smooth(self) -> list[tuple[np.ndarray, SmoothSurface]]:
+        """Of each budget the losses of cells over seeds, and the surface through them."""
+        made = []
+        for column in range(len(self.budgets)):
+            losses, errors = self.losses[:, column], None
+            if self.noise is not None:
+                nearness = self.noise.nearness(self.log2_lr, self.memory[:, column])
+                of_seeds = np.array([its[:, column] for its in self.by_seed.values()])
+                losses, errors = combine_seeds(of_seeds, self.noise.deviations[column] ** 2 * nearness)
+            made.append((losses, smooth_surface(self.log2_lr, self.log2_wd, losses, errors)))
+        return made
 
     def truth(self, budget: int) -> np.ndarray:
         """The smooth loss of each cell at a budget."""
@@ -138,7 +152,8 @@ class Landscape:
         rng = np.random.default_rng([seed, 1, repeat] if repeat else [seed, 1])
         drawn = root @ rng.standard_normal(root.shape[1])
         level = self.noise.level * rng.standard_normal() if repeat else 0.0
-        made = self.truths + level + drawn.reshape(len(self.budgets), self.num_cells).T
+        alone = rng.standard_normal(self.losses.shape) @ np.linalg.cholesky(self.noise.correlations).T * self.rests
+        made = self.truths + level + alone + drawn.reshape(len(self.budgets), self.num_cells).T
         return np.where(np.isfinite(self.losses) & np.isfinite(made), made, self.losses)
 
     def regrets(self, budget: int) -> np.ndarray:
@@ -155,7 +170,7 @@ class Landscape:
         """Of all that a replay and its score depend on, the curves by their losses."""
         digest = hashlib.sha256(repr((self.table, self.family, self.budgets, self.branches)).encode())
         arrays = [self.log2_lr, self.log2_wd, self.losses, self.trunk_ends, self.decay_ends]
-        arrays += [*self.by_seed.values(), self.memory]
+        arrays += [*self.by_seed.values(), self.memory, self.truths, self.rests]
         arrays += [] if self.noise is None else list(astuple(self.noise))
         arrays += [curve.columns["val_loss"] for curve in self.curves]
         for array in arrays:
@@ -184,7 +199,7 @@ def relabelled(landscape: Landscape, order: np.ndarray, family: str) -> Landscap
         for name in ("losses", "memory", "trunk_ends", "has_diverged", "decay_ends")
     }
     taken["by_seed"] = {seed: losses[order] for seed, losses in landscape.by_seed.items()}
-    taken["known_truths"] = landscape.truths[order]
+    taken |= {"known_truths": landscape.truths[order], "known_rests": landscape.rests}
     taken["noise_log2_lr"] = landscape.log2_lr[order]
     curves = tuple(
         _with_settings(landscape.curves[old], 2.0 ** landscape.log2_lr[new], 2.0 ** landscape.log2_wd[new])

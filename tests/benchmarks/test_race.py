@@ -44,6 +44,30 @@ def test_truth_finds_the_minimum_of_a_noisy_bowl_better_than_the_raw_minimum():
     assert wrong_raw > 1
 
 
+def test_truth_is_smooth_where_single_runs_scatter_more_than_their_seeds_tell():
+    told, real, errors, rests = 0.0005, 0.005, [], []
+    for seed in range(6):
+        noisy = BOWL + real * np.random.default_rng(seed).standard_normal(len(BOWL))
+        surface = smooth_surface(LR, WD, noisy, np.full(len(BOWL), told))
+        near = BOWL < 1.6
+        errors.append(np.sqrt(np.mean((surface.truth(noisy) - BOWL)[near] ** 2)))
+        rests.append(surface.rest)
+    assert np.mean(errors) < 0.6 * real
+    assert np.mean(rests) == pytest.approx(real, rel=0.3)
+    exact = smooth_surface(LR, WD, BOWL, np.full(len(BOWL), told))
+    assert exact.rest < 0.001, "a shape is not taken for noise"
+
+
+def test_replays_scatter_about_the_truth_by_what_seeds_tell_and_by_the_rest():
+    landscape = landscapes("small32")["batch 64"]
+    drawn = np.array([landscape.losses_of(seed) - landscape.truths for seed in range(1, 400)])
+    u, near = landscape.log2_lr, landscape.regrets(landscape.budgets[-1]) < 0.05
+    alone = np.diag(landscape.noise.nearness(u, landscape.memory[:, -1])) * landscape.noise.deviations[-1] ** 2
+    expected = np.sqrt(alone + landscape.rests[-1] ** 2)
+    assert landscape.rests[-1] > 0
+    assert drawn[:, near, -1].std(axis=0) == pytest.approx(expected[near], rel=0.2)
+
+
 def test_truth_without_noise_is_the_loss_and_diverged_cells_are_infinite():
     losses = BOWL.copy()
     losses[-3:] = np.nan

@@ -38,7 +38,7 @@ _SMALL_PRODUCT = 1 << 26  # of curves x curves x points: takes a few millisecond
 _MANY_CLOSE = 0.02  # of all pairs
 _LARGE = 1e18  # such sums of squares, and their inverses, are numbers of single precision
 _CHUNK_VALUES = 1 << 22
-_BLOCK_ROWS = 128
+_BLOCK_ROWS = 64
 _REFERENCE_CURVES = 32
 
 

@@ -3,12 +3,14 @@
 A Gaussian process over (log2 LR, log2 WD), fitted to the cells within `MARGIN` of the best (farther ones have no say in
 where the minimum is, and a cliff would make the surface rough everywhere):
 
-    loss(x) = quadratic(x) with a broad prior + amplitude^2 * Matern 5/2(x / lengths) + seeds' noise
+    loss(x) = quadratic(x) with a broad prior + amplitude^2 * Matern 5/2(x / lengths) + seeds' noise + the rest
 
-The noise is given, as standard errors or as a covariance (seed_noise.py: runs of one seed share it), or fitted where
-nobody knows it. Amplitude and lengths have the largest marginal likelihood. The truth is the posterior mean, which is
-linear in the losses: it is found once for the measured ones and can be applied to draws. Farther cells keep their own
-loss, diverged ones have an infinite one.
+The noise is given where it is known, as standard errors or as a covariance (seed_noise.py: runs of one seed share it).
+The rest is what a run has by itself beyond that: few cells have several seeds, and what they say of single runs is
+little. Amplitude, lengths and the rest have the largest marginal likelihood. Without the rest a surface had to go through
+the luck of single cells, and took lengths shorter than the grid's step to do so. The truth is the posterior mean, which
+is linear in the losses: it is found once for the measured ones and can be applied to draws. Farther cells keep their
+own loss, diverged ones have an infinite one.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from scipy.optimize import minimize
 MARGIN = 0.1
 MIN_CELLS = 12  # fewer within the margin: the best so many
 TREND_DEVIATION = 100.0  # of the quadratic's coefficients, in units of the losses' spread: all but free
-LENGTHS = (0.5, 32.0)  # octaves
+LENGTHS = (1.0, 32.0)  # octaves; what is rougher than a grid's step is no shape
 AMPLITUDES = (1e-3, 10.0)  # of the losses' spread
-NOISES = (1e-3, 0.05)  # of the losses' spread, where nobody knows
+RESTS = (1e-3, 0.3)  # of the losses' spread
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class SmoothSurface:
     near: np.ndarray  # cells that are smoothed
     level: float
     smoother: np.ndarray  # [near x near]
+    rest: float = 0.0  # standard deviation of what a single loss has beyond the surface and the noise that was given
 
     def truth(self, losses: np.ndarray) -> np.ndarray:
         """The posterior means of losses [..., cells]."""
@@ -58,28 +61,29 @@ def smooth_surface(
     covariance = None
     if noise is not None:
         covariance = (np.diag(noise[near] ** 2) if noise.ndim == 1 else noise[np.ix_(near, near)]) / spread**2
-    return SmoothSurface(near, level, _smoother(places, (losses[near] - level) / spread, covariance))
+    smoother, rest = _smoother(places, (losses[near] - level) / spread, 0.0 if covariance is None else covariance)
+    return SmoothSurface(near, level, smoother, spread * rest)
 
 
-def _smoother(places: np.ndarray, values: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+def _smoother(places: np.ndarray, values: np.ndarray, noise: np.ndarray | float) -> tuple[np.ndarray, float]:
     trend, each = _trend(places), np.eye(len(values))
 
     def parts(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The smooth part's covariance, and that of the losses."""
         amplitude, *lengths = np.exp(logs[:3])
         smooth = trend + amplitude**2 * _matern(places, np.array(lengths))
-        return smooth, smooth + 1e-10 * each + (math.exp(2 * logs[3]) * each if noise is None else noise)
+        return smooth, smooth + math.exp(2 * logs[3]) * each + noise
 
     def minus_likelihood(logs: np.ndarray) -> float:
         factor = cho_factor(parts(logs)[1], lower=True)
         return float(values @ cho_solve(factor, values)) / 2 + float(np.log(np.diag(factor[0])).sum())
 
-    bounds = [tuple(np.log(AMPLITUDES)), *[tuple(np.log(LENGTHS))] * 2]
-    bounds += [tuple(np.log(NOISES))] if noise is None else []
-    starts = [np.log([0.3, length, length, *([0.02] if noise is None else [])]) for length in (1.5, 6.0)]
+    bounds = [tuple(np.log(ends)) for ends in (AMPLITUDES, LENGTHS, LENGTHS, RESTS)]
+    starts = [np.log([0.3, length, length, rest]) for length in (1.5, 6.0) for rest in (0.005, 0.05)]
     fits = [minimize(minus_likelihood, start, bounds=bounds, method="L-BFGS-B") for start in starts]
-    smooth, total = parts(min(fits, key=lambda fit: float(fit.fun)).x)
-    return np.asarray(cho_solve(cho_factor(total, lower=True), smooth).T)
+    best = min(fits, key=lambda fit: float(fit.fun)).x
+    smooth, total = parts(best)
+    return np.asarray(cho_solve(cho_factor(total, lower=True), smooth).T), math.exp(best[3])
 
 
 def _trend(places: np.ndarray) -> np.ndarray:

@@ -51,6 +51,7 @@ SWEEPS = (
     TableSweep("small32", "small32-decay-seeds", "small32", SMALL32),
     TableSweep("small32", "small32-large", "small32", SMALL32),
     TableSweep("small32", "small32-large-seeds", "small32", SMALL32),
+    TableSweep("small32", "small32-large-flat", "small32", SMALL32),
     TableSweep("small32-variants", "small32-perturbed", "small32-perturbed", SMALL32),
 )
 DESCRIPTIONS = {
