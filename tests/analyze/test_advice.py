@@ -10,8 +10,11 @@ from synthetic import TOKENS_PER_STEP, WIDE_LR, WIDE_WD
 
 from isotune.analyze.advice import advise, paste_in
 from isotune.analyze.diagnosis import diagnose
+from isotune.analyze.scaling import fit_laws
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
+from isotune.recipe.quantities import format_number
+from isotune.report.words import law_sentences
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +151,52 @@ def test_of_several_model_sizes_the_one_that_is_asked_for_answers(diagnoses):
     refused(both, "133K or 9M parameters", tokens=BUDGETS[0], num_parameters="1B")
 
 
-def test_what_is_as_good_is_told_of_the_nearest_budget_that_was_measured(diagnoses):
-    asked = round(BUDGETS[0] * 1.2)
-    assert advise(diagnoses, tokens=asked).flat_set.startswith(f"at {format_tokens(BUDGETS[0])} tokens")
+def test_what_is_as_good_is_told_around_the_advised_settings(diagnoses):
+    measured = advise(diagnoses, tokens=BUDGETS[1])
+    assert measured.flat_set.startswith(f"at {format_tokens(BUDGETS[1])} tokens any (LR, WD) of the grid")
+    for asked, nearest in ((int(BUDGETS[0] * 1.3), BUDGETS[0]), (8 * BUDGETS[-1], BUDGETS[-1])):
+        advice = advise(diagnoses, tokens=asked)
+        assert advice.flat_set.startswith(f"if it is as flat as at {format_tokens(nearest)} tokens, any (LR, WD) with")
+        low, high = map(float, re.search(r"LR in \[2\^(\S+), 2\^(\S+)\]", advice.flat_set).groups())
+        assert low < np.log2(advice.learning_rate.value) < high
+        assert high - low == pytest.approx(width_of_flat_set(advise(diagnoses, tokens=nearest)), abs=0.02)
+
+
+def width_of_flat_set(advice):
+    low, high = map(float, re.search(r"LR in \[2\^(\S+), 2\^(\S+)\]", advice.flat_set).groups())
+    return high - low
+
+
+def test_users_of_independent_weight_decay_are_told_their_own(diagnoses):
+    """The same sweep, written down by users whose WD is LR * WD: all words and the advice mean theirs."""
+    runs = drifting_optimum(np.random.default_rng(0))
+    theirs = [
+        with_info(one, weight_decay=one.info.learning_rate * one.info.weight_decay, weight_decay_convention="independent")
+        for one in runs
+    ]
+    ours, (independent,) = diagnose(runs)[0], diagnose(theirs)
+    best = ours.surfaces[-1].surface
+    elr, wd = 2.0**best.minimum_log2_effective_learning_rate, 2.0**best.minimum_log2_weight_decay
+    assert f"WD {format_number(wd)}, loss" in ours.evidence[-1]
+    assert f"WD {format_number(elr)}, loss" in independent.evidence[-1]
+    assert re.search(r"WD in \[", advise([ours], tokens=BUDGETS[-1]).flat_set)
+    assert re.search(r"WD / LR in \[", advise([independent], tokens=BUDGETS[-1]).flat_set)
+    words = " ".join(law_sentences(fit_laws(independent)))
+    assert "best WD / LR against tokens" in words and "ELR against tokens" not in words
+
+
+def test_the_square_root_rule_is_not_judged_across_model_sizes():
+    small = drifting_optimum(np.random.default_rng(0), num_parameters=1_000_000)
+    batch = small[0].info.batch_size
+    for size, is_judged in ((1_000_000, True), (8_000_000, False)):
+        large = drifting_optimum(np.random.default_rng(1), num_parameters=size, batch_size=4 * batch)
+        advice = advise(diagnose(small + large), tokens=BUDGETS[-1], batch_size=batch, num_parameters=1_000_000)
+        assert (advice.square_root is not None) == is_judged
+
+
+def test_a_budget_far_below_those_measured_is_told_as_a_part_of_them(diagnoses):
+    with pytest.raises(InputError, match=r"100 tokens are 1/\S+ of what was measured"):
+        advise(diagnoses, tokens=100)
 
 
 def test_a_model_size_is_refused_where_that_of_the_runs_is_unknown():

@@ -30,6 +30,7 @@ SAME_SIZE = 0.01  # relative: models this close are of one size
 SAME_BUDGET = 0.1  # relative: within it a measured budget is taken as the one that was asked for
 MAX_OCTAVES = 2.0  # half-width of an interval beyond which a law says nothing
 MAX_EXTRAPOLATION = 100.0  # times the largest measured budget
+SAME_OCTAVES = 0.005  # of settings: what two digits show as the same
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,9 @@ def _settings(diagnosis: Diagnosis, laws: Laws, budget: int, level: float) -> _S
     factor = predictions[0].extrapolation_factor
     wide = max(abs(math.log2(p.high / p.low)) / 2 if p.low > 0 else math.inf for p in predictions)
     if factor > MAX_EXTRAPOLATION or wide > MAX_OCTAVES:
+        compared = f"{factor:.3g} times" if budget > nearest.tokens else f"1/{factor:.3g} of"
         raise InputError(
-            f"{format_tokens(budget)} tokens are {factor:.3g} times what was measured, where the laws are uncertain by "
+            f"{format_tokens(budget)} tokens are {compared} what was measured, where the laws are uncertain by "
             f"{wide:.2g} octaves: too far to say anything; measure a budget nearer to it, such as "
             f"{format_tokens(round(math.sqrt(budget * nearest.tokens)))} tokens, halfway in octaves"
         )
@@ -223,7 +225,11 @@ def _product(rate: Setting, decay: Setting, elr: Setting) -> Setting:
 
 def _no_minimum(diagnosis: Diagnosis) -> str:
     if not diagnosis.surfaces:
-        why = "no two finished runs of these ended after the same number of tokens"
+        num_diverged, num_runs = len(diagnosis.family.diverged), len(diagnosis.family.curves)
+        if num_diverged and num_diverged >= num_runs:
+            why = "all of these runs diverged"
+        else:
+            why = "no two finished runs of these ended after the same number of tokens"
     else:
         last = diagnosis.surfaces[-1]
         edge = " and ".join(name.replace("_", " ") for name in last.surface.censored) if last.surface else last.reason
@@ -300,7 +306,7 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
         n,
         found.basis,
         found.factor,
-        _flat_words(found.surface),
+        _flat_words(found, family.weight_decay_convention),
         forecast,
         schedule,
         _square_root(diagnosis, diagnoses, budget),
@@ -329,13 +335,21 @@ def _disagreement(beside: Sequence[Rule]) -> list[str]:
     return [f"the rules of thumb disagree by more than a factor of 2 on {', '.join(quantities)}: trust none blindly"]
 
 
-def _flat_words(finding: SurfaceFinding) -> str:
-    assert finding.surface is not None
+def _flat_words(found: _Settings, convention: WeightDecayConvention) -> str:
+    """What is as good; for a budget that was not measured the set of the nearest one, moved to the advised settings."""
+    finding, surface = found.surface, found.surface.surface
+    assert surface is not None
     try:
-        flat: FlatSet = finding.surface.flat_set()
+        flat: FlatSet = surface.flat_set()
     except InputError as error:
         return str(error)
-    return f"at {format_tokens(finding.tokens)} tokens {flat.description}"
+    tokens = format_tokens(finding.tokens)
+    octaves_lr = math.log2(found.learning_rate.value) - surface.minimum_log2_learning_rate
+    octaves_wd = math.log2(found.weight_decay.value) - surface.minimum_log2_weight_decay
+    if max(abs(octaves_lr), abs(octaves_wd)) < SAME_OCTAVES:
+        return f"at {tokens} tokens {flat.describe(convention)}"
+    moved = flat.describe(convention, (octaves_lr, octaves_wd))
+    return f"if it is as flat as at {tokens} tokens, {moved.replace(' of the grid', '', 1)}"
 
 
 def _square_root(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], budget: int) -> SquareRootRule | None:
@@ -345,6 +359,8 @@ def _square_root(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], budget: i
         one
         for one in diagnoses
         if one.family.setup == family.setup
+        and _num_parameters(one.family) == _num_parameters(family)
+        and one.family.sequence_length == family.sequence_length
         and not one.family.history
         and one.family.shape == family.shape
         and isinstance(one.family.batch_size, int)

@@ -22,6 +22,7 @@ from isotune.recipe.quantities import format_number, format_tokens, show
 from isotune.runs.trajectory import RunInfo, Trajectory
 
 MIN_POINTS = 4  # values that a curve needs in its window
+MAX_NAMED = 3  # runs that a refusal names
 SAME_SETTING = 1e-6  # relative: logs keep LR and WD in float32 at times
 ADAM_BETA2 = 0.95  # the paper's
 # A stretch's estimate needs its own formula: LR * noise / batch, clip-corrected.
@@ -99,7 +100,8 @@ def common_curves(
     start, end = tokens or _shared_window(runs, memory_times, dropped)
     runs = _drop(runs, dropped, lambda run: run.reason_sparse(start, end, min_points))
     if not runs:
-        raise InputError("no run is left to compare: " + "; ".join(dropped))
+        more = f"; and {len(dropped) - MAX_NAMED} more" if len(dropped) > MAX_NAMED else ""
+        raise InputError("no run is left to compare: " + "; ".join(dropped[:MAX_NAMED]) + more)
     if bins is None:
         grid = _grid(runs, start, end, num_points)
         values = np.array([np.interp(grid, run.tokens, run.values) for run in runs])
@@ -283,8 +285,13 @@ def _shared_window(
 ) -> tuple[float, float]:
     """The longest stretch of tokens that all runs were measured in, with n inside its window."""
     if not runs:
-        raise InputError("no run is left to compare: " + "; ".join(dropped))
+        more = f"; and {len(dropped) - MAX_NAMED} more" if len(dropped) > MAX_NAMED else ""
+        raise InputError("no run is left to compare: " + "; ".join(dropped[:MAX_NAMED]) + more)
     spans = np.array([[run.tokens[0], run.tokens[-1]] for run in runs])
+    if (spans[:, 0] == spans[:, 1]).all():
+        raise InputError(
+            "these runs have one measured loss each: how they got there cannot be compared; give their curves"
+        )
     if memory_window is not None:
         inside = np.array([run.memory_window(memory_window) for run in runs])
         spans = np.column_stack([np.maximum(spans[:, 0], inside[:, 0]), np.minimum(spans[:, 1], inside[:, 1])])

@@ -31,7 +31,7 @@ from isotune.analyze.stages import STAGES, Stage, find_stretch, knows_memory_tim
 from isotune.analyze.surface import LossSurface, fit_surface
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_number, format_tokens
-from isotune.runs.trajectory import RunInfo, Trajectory
+from isotune.runs.trajectory import RunInfo, Trajectory, WeightDecayConvention
 
 MAX_COMPARED = 400  # curves in a distance matrix: more would cost minutes and change nothing
 MAX_METERED = 12  # runs whose noise is looked at, spread over the cells
@@ -93,7 +93,7 @@ class Diagnosis:
     family: Family
     invariant: Verdict
     reason: str  # why `invariant` is undecided; nothing where it is decided
-    salient_direction: float  # degrees: 0 LR, 45 ELR, 90 WD; NaN if nothing tells
+    salient_direction: float  # of the gradients over the last budget's cells: 0 LR, 45 ELR, 90 WD; NaN if none
     interval: Interval
     stages: tuple[StageFinding, ...]
     shift: Shift | None
@@ -140,7 +140,7 @@ def diagnose_family(family: Family, *, level: float = 0.9, random_seed: int = 0)
         surfaces,
         regimes,
         choose_next_run(family, by_budget, invariant),
-        _evidence(nothing_tells, stages, shift, surfaces, regimes),
+        _evidence(nothing_tells, stages, shift, surfaces, regimes, family.weight_decay_convention),
         tuple(dict.fromkeys(warnings)),
     )
 
@@ -347,11 +347,12 @@ def _evidence(
     shift: Shift | None,
     surfaces: Sequence[SurfaceFinding],
     regimes: Sequence[RunRegime],
+    convention: WeightDecayConvention,
 ) -> tuple[str, ...]:
     sentences = [nothing_tells] if nothing_tells else [_stage_words(finding) for finding in stages]
     if shift is not None:
-        sentences.append(_shift_words(shift))
-    sentences += [_surface_words(finding) for finding in surfaces]
+        sentences.append(_shift_words(shift, convention))
+    sentences += [_surface_words(finding, convention) for finding in surfaces]
     if regimes:
         kinds = [one.regime.verdict for one in regimes]
         counts = ", ".join(f"{kind} in {kinds.count(kind)}" for kind in dict.fromkeys(kinds))
@@ -375,17 +376,18 @@ def _stage_words(finding: StageFinding) -> str:
     return "; ".join(words)
 
 
-def _shift_words(shift: Shift) -> str:
+def _shift_words(shift: Shift, convention: WeightDecayConvention) -> str:
     if shift.verdict != "shift":
         return "shift from LR to ELR: undecided: " + "; ".join(shift.reasons)
     n, lr, wd = shift.memory_times, shift.learning_rate, shift.weight_decay
     return (
         f"LR gives way to ELR at n = {n.value:.2g} ({n.low:.2g} to {n.high:.2g}), "
-        f"t* ~ LR^{lr.value:.2g} ({lr.low:.2g} to {lr.high:.2g}) WD^{wd.value:.2g} ({wd.low:.2g} to {wd.high:.2g})"
+        f"t* ~ LR^{lr.value:.2g} ({lr.low:.2g} to {lr.high:.2g}) "
+        f"{'(WD / LR)' if convention == 'independent' else 'WD'}^{wd.value:.2g} ({wd.low:.2g} to {wd.high:.2g})"
     )
 
 
-def _surface_words(finding: SurfaceFinding) -> str:
+def _surface_words(finding: SurfaceFinding, convention: WeightDecayConvention) -> str:
     budget = f"{format_tokens(finding.tokens)} tokens" + (
         f", decay of {format_tokens(finding.decay_tokens)}"
         if isinstance(finding.decay_tokens, int) and finding.decay_tokens
@@ -396,15 +398,26 @@ def _surface_words(finding: SurfaceFinding) -> str:
     surface = finding.surface
     if surface is None:
         return f"{budget}: no surface: {finding.reason}"
-    low, high = surface.active_direction_interval
-    factor = surface.salient_factor
-    named = f" ({factor})" if factor else ""
-    angle = f"{degrees(surface.active_direction)} degrees{named} [{degrees(low)}, {degrees(high)}]"
-    words = f"{budget}: salient direction {angle}"
+    words = f"{budget}: {_direction_words(surface)}"
     if surface.is_censored:
         names = " and ".join(name.replace("_", " ") for name in surface.censored)
         return f"{words}; minimum not known to lie inside the grid ({names})"
+    is_independent = convention == "independent"
+    log2_wd = surface.minimum_log2_effective_learning_rate if is_independent else surface.minimum_log2_weight_decay
     return (
         f"{words}; minimum at LR {format_number(2.0**surface.minimum_log2_learning_rate)}, "
-        f"WD {format_number(2.0**surface.minimum_log2_weight_decay)}, loss {surface.minimum_loss:.4f}"
+        f"WD {format_number(2.0**log2_wd)}, loss {surface.minimum_loss:.4f}"
+    )
+
+
+def _direction_words(surface: LossSurface) -> str:
+    """In which direction the loss changes most over the cells that were run, whose spread has a say in it."""
+    low, high = surface.active_direction_interval
+    if not high - low < ALL_DIRECTIONS:
+        return "no direction in which the loss changes most is told from the others"
+    factor = surface.active_factor
+    named = f" ({factor})" if factor else ""
+    return (
+        f"over these cells the loss changes most at {degrees(surface.active_direction)} degrees{named} "
+        f"[{degrees(low)}, {degrees(high)}]"
     )

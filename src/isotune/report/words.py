@@ -160,8 +160,10 @@ def law_sentences(laws: Laws) -> list[str]:
     sentences += _saturating("late loss against ELR", laws.late_losses, f"paper {PAPER_FLOOR_EXPONENT}")
     sentences += _power("noise against ELR", laws.noise, f"paper {PAPER_NOISE_EXPONENT}")
     sentences += _power("best LR against tokens", laws.optimal_learning_rate)
-    sentences += _power("best WD against tokens", laws.optimal_weight_decay)
-    sentences += _power("best ELR against tokens", laws.optimal_effective_learning_rate)
+    is_independent = laws.family.weight_decay_convention == "independent"
+    coupled, elr = ("best WD / LR", "best WD") if is_independent else ("best WD", "best ELR")
+    sentences += _power(f"{coupled} against tokens", laws.optimal_weight_decay)
+    sentences += _power(f"{elr} against tokens", laws.optimal_effective_learning_rate)
     sentences += _saturating("best loss against tokens", laws.optimal_loss)
     return sentences
 

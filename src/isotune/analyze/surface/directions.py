@@ -72,6 +72,16 @@ def _half_angle(vector: np.ndarray, covariance: np.ndarray | None, scale: ErrorS
     return angle, (min(middle - half, angle), max(middle + half, angle))
 
 
+def named_factor(interval: Interval) -> Factor | None:
+    """The one of LR, ELR and WD from which a whole interval of directions is at most 22.5 degrees."""
+    low, high = interval
+    for name, angle in NAMED_DIRECTIONS.items():
+        farthest = max(abs(axial(low - angle)), abs(axial(high - angle)))
+        if high - low < 90 and farthest <= SALIENT_BOUNDARY:
+            return name
+    return None
+
+
 def axial(degrees: float) -> float:
     """The same direction in (-90, 90]."""
     turned = math.remainder(degrees, 180.0)

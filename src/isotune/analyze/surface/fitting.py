@@ -11,11 +11,9 @@ from numpy.typing import ArrayLike
 from isotune.analyze.laws import NO_INTERVAL, Interval
 from isotune.analyze.surface.cells import Cell, cells_within, loss_limit, usable_cells
 from isotune.analyze.surface.directions import (
-    NAMED_DIRECTIONS,
-    SALIENT_BOUNDARY,
     Factor,
     active_direction,
-    axial,
+    named_factor,
     ratio_interval,
     salient_direction,
 )
@@ -70,13 +68,13 @@ class LossSurface:
 
     @property
     def salient_factor(self) -> Factor | None:
-        """The one of LR, ELR and WD from which the whole interval of the salient direction is at most 22.5 degrees."""
-        low, high = self.salient_direction_interval
-        for name, angle in NAMED_DIRECTIONS.items():
-            farthest = max(abs(axial(low - angle)), abs(axial(high - angle)))
-            if high - low < 90 and farthest <= SALIENT_BOUNDARY:
-                return name
-        return None
+        """The one of LR, ELR and WD that the direction of the largest curvature is near to."""
+        return named_factor(self.salient_direction_interval)
+
+    @property
+    def active_factor(self) -> Factor | None:
+        """The one of LR, ELR and WD that the direction in which the loss changes most over the cells is near to."""
+        return named_factor(self.active_direction_interval)
 
     def loss_at(self, log2_learning_rate: ArrayLike, log2_weight_decay: ArrayLike) -> np.ndarray:
         """The fitted loss at points."""

@@ -14,6 +14,7 @@ from isotune.analyze.surface.directions import NAMED_DIRECTIONS, Factor
 from isotune.analyze.surface.hull import hull_chains
 from isotune.errors import InputError
 from isotune.recipe.quantities import show
+from isotune.runs.trajectory import WeightDecayConvention
 
 if TYPE_CHECKING:  # it has flat sets: at run time the import would be a circle
     from isotune.analyze.surface.fitting import LossSurface
@@ -42,6 +43,7 @@ class FlatSet:
     share: float  # of the hull's area
     warnings: tuple[str, ...]
     _surface: LossSurface = field(repr=False, compare=False)
+    _to_factor: tuple[float, float] = field(repr=False, compare=False)  # weights of (log2 LR, log2 WD)
 
     @property
     def is_limited_along(self) -> bool:
@@ -51,11 +53,26 @@ class FlatSet:
     @property
     def description(self) -> str:
         """The set in a sentence."""
-        words = f"any (LR, WD) of the grid with {self.factor} in {_powers(self.across)}"
+        return self.describe()
+
+    def describe(
+        self, convention: WeightDecayConvention = "coupled", moved_by: tuple[float, float] = (0.0, 0.0)
+    ) -> str:
+        """The set in a sentence, for those whose weight decay is meant like that; `moved_by` octaves of LR and WD."""
+        across = sum(weight * octaves for weight, octaves in zip(self._to_factor, moved_by, strict=True))
+        words = f"any (LR, WD) of the grid with {self._name(self.factor, convention)} in {_powers(self.across, across)}"
+        along_name = self._name(self.along_name, convention)
         if self.along is not None:
-            words += f" and {self.along_name} in {_powers(self.along)}"
+            words += f" and {along_name} in {_powers(self.along, moved_by[0 if self.along_name == 'LR' else 1])}"
         words += f" is within {100 * self.tolerance:.3g} % of the lowest fitted loss"
-        return words if self.along is None else f"{words}; beyond that {self.along_name} matters too"
+        return words if self.along is None else f"{words}; beyond that {along_name} matters too"
+
+    @staticmethod
+    def _name(factor: str, convention: WeightDecayConvention) -> str:
+        """An independent WD is an ELR, and over LR what the others call WD."""
+        if convention != "independent":
+            return factor
+        return "WD" if factor == "ELR" else factor.replace("WD", "(WD / LR)") if factor != "WD" else "WD / LR"
 
     def contains(self, log2_learning_rate: ArrayLike, log2_weight_decay: ArrayLike) -> np.ndarray:
         """Whether points are in the set."""
@@ -108,6 +125,7 @@ def find_flat_set(surface: LossSurface, tolerance: float, factor: Factor | None)
         share=float(chord @ inside.mean(axis=1) / chord.sum()),
         warnings=_flat_warnings(surface, limit - lowest),
         _surface=surface,
+        _to_factor=(float(to_factor[0]), float(to_factor[1])),
     )
 
 
@@ -152,5 +170,5 @@ def _run_around(middle: int, good: np.ndarray) -> tuple[int, int] | None:
     return int(before[-1]) + 1 if len(before) else 0, int(after[0]) - 1 if len(after) else len(good) - 1
 
 
-def _powers(interval: Interval) -> str:
-    return f"[2^{interval[0]:.2f}, 2^{interval[1]:.2f}]"
+def _powers(interval: Interval, moved_by: float = 0.0) -> str:
+    return f"[2^{interval[0] + moved_by:.2f}, 2^{interval[1] + moved_by:.2f}]"
