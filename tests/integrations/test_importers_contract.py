@@ -1,12 +1,15 @@
 """What every importer keeps to; a new one is tested here by being listed in IMPORTERS."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
 from isotune.errors import InputError
 from isotune.integrations.importers import IMPORTERS, Notes, open_source, parse_mapping
+from isotune.integrations.importers.databases import TABLES
 
 OPTIONAL = ("torch", "pyarrow", "tensorboard", "wandb", "mlflow", "optuna", "transformers")
 EXTRAS = {
@@ -53,7 +56,12 @@ def test_names_of_a_tool_are_for_names_of_ours(importer):
 @pytest.mark.parametrize("module", EXTRAS)
 def test_a_missing_library_is_named_with_its_extra(module, tmp_path):
     place = {"tensorboard": "events.out.tfevents.1", "wandb": "run-1.wandb", "mlflow": "m.db", "optuna": "o.db"}[module]
-    (tmp_path / place).write_bytes(b":W&B\xe1\xbe\x00" + bytes(20))
+    if place.endswith(".db"):
+        with closing(sqlite3.connect(tmp_path / place)) as connection:
+            for table in TABLES[module]:
+                connection.execute(f"create table {table} (x)")
+    else:
+        (tmp_path / place).write_bytes(b":W&B\xe1\xbe\x00" + bytes(20))
     code = f"""
 import sys
 sys.modules[{module!r}] = None

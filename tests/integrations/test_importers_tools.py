@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -346,9 +348,14 @@ def test_an_mlflow_store_that_cannot_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["mlflow", "optuna"])
 def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path, kind):
     path = tmp_path / "junk.db"
-    path.write_bytes(b"SQLite format 3\0garbage")
-    with pytest.raises(InputError, match="cannot read"):
-        open_source(path, kind=kind)
+    for content in (b"SQLite format 3\0garbage", b"", b"step,val_loss\n"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"is no database of {kind}.*leave kind="):
+            open_source(path, kind=kind)
+        with pytest.raises(InputError, match=f"is no database of {kind}"):
+            open_source(f"sqlite+pysqlite:///{path}?timeout=3", kind=kind)
+        assert path.read_bytes() == content
+    assert [one.name for one in tmp_path.iterdir()] == ["junk.db"]
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "optuna"])
@@ -360,9 +367,34 @@ def test_a_mistyped_address_makes_no_database(tmp_path, kind):
 
 def test_a_folder_that_is_no_mlflow_store_stays_as_it_is(tmp_path):
     (tmp_path / "events").mkdir()
-    with pytest.raises(InputError, match=r"meta\.yaml"):
-        open_source(f"mlflow:{tmp_path}")
+    for source in (tmp_path, tmp_path / "absent", tmp_path.as_uri(), (tmp_path / "absent").as_uri()):
+        with pytest.raises(InputError, match=r"meta\.yaml"):
+            open_source(f"mlflow:{source}")
     assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_database_of_another_kind_is_refused_and_stays_as_it_is(mlflow_store, optuna_study, tmp_path):
+    for path, kind, right in ((mlflow_store, "optuna", "mlflow"), (tmp_path / "optuna.db", "mlflow", "optuna")):
+        before = path.read_bytes()
+        for source in (path, f"sqlite:///{path}"):
+            with pytest.raises(InputError, match=f"is a database of {right}, not of {kind}: give kind={right}"):
+                open_source(source, kind=kind)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["mlflow", "optuna"])
+def test_a_database_that_lacks_a_table_of_the_tool_is_not_given_it(mlflow_store, optuna_study, tmp_path, kind):
+    path = tmp_path / f"{kind}.db"
+    if kind == "mlflow":
+        shutil.copy(mlflow_store, path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("drop table " + {"mlflow": "trace_tags", "optuna": "trial_heartbeats"}[kind])
+    before = path.read_bytes()
+    with suppress(InputError):
+        open_source(path, kind=kind, mapping={"learning_rate": "lr"}, settings=KNOWN)
+    assert path.read_bytes() == before
 
 
 # Hugging Face
