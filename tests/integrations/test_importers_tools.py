@@ -80,6 +80,24 @@ def test_tensorboard_folders_are_runs_with_all_their_points(tmp_path, writer):
 
 
 @tensorboard
+def test_a_single_event_file_is_one_run(tmp_path, writer, monkeypatch):
+    for part in range(2):  # of which only one is asked for
+        with writer("tb1", filename_suffix=f".{part}") as log:
+            for step in STEPS:
+                log.add_scalar("val_loss", loss_at(step, part), step)
+    folder = tmp_path / "logs" / "tb1"
+    (path,) = folder.glob("*.1")
+    monkeypatch.chdir(folder)
+    for source in (path, path.name):
+        imported = open_source(source, settings=KNOWN)
+        assert only(imported).columns["val_loss"].tolist() == pytest.approx([loss_at(step, 1) for step in STEPS])
+        assert only(imported).info.source == str(source)
+        assert noted(imported, "not known", "(tb1)")
+    for source in (f"{folder}/", "."):
+        assert noted(open_source(source, settings=KNOWN), "not known", "(tb1)")
+
+
+@tensorboard
 def test_tensorboard_tags_that_are_not_mapped_are_asked_for(tmp_path, writer):
     with writer("a") as one:
         one.add_scalar("eval/loss", 3.0, 10)
