@@ -564,3 +564,23 @@ def test_a_decay_that_is_longer_than_the_run_is_not_used_and_said(tmp_path):
 def test_values_that_are_no_numbers_are_named_where_nothing_is_left(tmp_path):
     with pytest.raises(InputError, match="values of val_loss that are not numbers"):
         read(tmp_path, 'tokens,val_loss\n64,"3,0"\n128,"2,5"\n')
+@pytest.mark.parametrize(
+    ("rates", "stated", "expected"),
+    [
+        ([0.99, 0.98, 0.97], 1.0, 1.0),  # a linear fall that was first logged after a step
+        ([0.99, 0.98, 0.97], 9.0, 0.99),  # no line through these rows is as high
+        ([0.99, 0.98, 0.97], 0.5, 0.99),
+        ([0.5, 0.98, 0.9], 1.0, 1.0),  # a peak between two rows
+        ([0.5, 0.98, 0.9], 3.0, 0.98),
+        ([0.98, 0.98, 0.9], 1.0, 0.98),  # a plateau
+        ([0.5, 0.7, 0.9], 1.0, 0.9),  # no peak yet
+    ],
+)
+def test_a_stated_rate_counts_where_the_peak_may_lie_between_rows(tmp_path, rates, stated, expected):
+    rates = [*rates, *(rates[-1] + (rates[-1] - rates[-2]) * k / 1000 for k in range(1, 198))]
+    lines = "".join(f"{step},5,{rate!r}\n" for step, rate in enumerate(rates, 1))
+    settings = write(tmp_path / "settings.json", json.dumps({"run": {"learning_rate": stated}}))
+    info = only(read(tmp_path, "step,val_loss,learning_rate\n" + lines, settings_file=settings)).info
+    assert info.learning_rate == (rates[-1] if expected == 0.9 else expected)
+
+

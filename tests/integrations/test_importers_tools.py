@@ -454,6 +454,18 @@ def test_trainer_states_are_read_with_trainer_names(trainer_folder):
     assert noted(imported, "learning_rate is 5e-05 in the settings and 0.5 in the rows")
 
 
+def test_the_arguments_of_a_trainer_say_the_peak_of_a_linear_decay(tmp_path):
+    """As `Trainer` logs with logging_steps=1: the rate after each step, so that the first row is below the peak."""
+    rows = [{"step": k, "loss": 5.0, "learning_rate": 0.001 * (1 - k / 100)} for k in range(1, 101)]
+    state = {"global_step": 100, "max_steps": 100, "log_history": [*rows, {"step": 100, "eval_loss": 4.0}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert only(open_source(tmp_path, settings=KNOWN)).info.learning_rate == 0.00099
+    (tmp_path / "training_args.json").write_text(json.dumps({"learning_rate": 0.001}))
+    imported = open_source(tmp_path, settings=KNOWN)
+    assert only(imported).info.learning_rate == 0.001
+    assert not noted(imported, "in the rows, which count")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_trainer_batch_is_not_guessed(trainer_folder):
     (trainer_folder / "training_args.json").write_text(

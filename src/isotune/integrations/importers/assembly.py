@@ -22,6 +22,7 @@ from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
 Columns = dict[str, np.ndarray]
 
 SHOULD_BE_KNOWN = ("learning_rate", "weight_decay", "batch_size", "sequence_length", "schedule", "seed")
+SAME_SETTING = 1e-3  # relative: a setting and what the rows say of it this close are one
 SAME_RATE = 1e-6  # relative: learning rates this close are one
 BEGINNING = 0.01  # of a run: a learning rate that is logged this early is the first one
 MAX_SWITCHES = 4  # that a history names one by one
@@ -296,9 +297,12 @@ class Assembly:
         except InputError as error:
             self.notes.add(f"{error}; read as unknown", run.name)
             return stated
-        differs = stated != "unknown" and not np.isclose(stated, of_rows, rtol=1e-3, atol=0)
-        if name == "learning_rate" and name not in self.options.settings and _begins_late(columns, last):
-            return self._peak(run, stated, of_rows)
+        differs = stated != "unknown" and not np.isclose(stated, of_rows, rtol=SAME_SETTING, atol=0)
+        if name == "learning_rate" and name not in self.options.settings and last is not None:
+            if _begins_late(columns, last):
+                return self._peak(run, stated, of_rows)
+            if stated != "unknown" and _may_peak_at(columns, last, stated):
+                return stated
         if name in self.options.settings:
             if differs:
                 self.notes.add(f"{name} of the rows replaced by the one that was given, {stated}", run.name)
@@ -404,11 +408,26 @@ def _last_before_decay(rates: np.ndarray | None) -> int | None:
     return int(there[gaps[-1] + 1 if len(gaps) else 0])
 
 
-def _begins_late(columns: Columns, last: int | None) -> bool:
+def _begins_late(columns: Columns, last: int) -> bool:
     """Whether the learning rate falls from its first row on, and that row is not at the run's beginning."""
     there = np.flatnonzero(np.isfinite(columns["learning_rate"]))
     tokens = columns["tokens"]
-    return bool(last is not None and last == there[0] and tokens[last] > BEGINNING * tokens[-1])
+    return bool(last == there[0] and tokens[last] > BEGINNING * tokens[-1])
+
+
+def _may_peak_at(columns: Columns, last: int, rate: float) -> bool:
+    """Whether the learning rate may have been this high between rows: below the lines through those at its peak."""
+    there = np.flatnonzero(np.isfinite(columns["learning_rate"]))
+    rates, tokens = columns["learning_rate"][there], columns["tokens"][there]
+    row = int(np.searchsorted(there, last))
+    if row + 1 == len(there):  # it does not fall
+        return False
+    before, after = tokens[row] - (tokens[row - 1] if row else 0), tokens[row + 1] - tokens[row]
+    rise, fall = rates[row] - rates[row - 1] if row else 0.0, rates[row] - rates[row + 1]
+    if row and rise <= SAME_RATE * rates[row]:  # a plateau, whose rows are the rate itself
+        return False
+    room = max(fall / after * before, rise / before * after if row else 0.0)
+    return bool(rates[row] <= rate <= (rates[row] + room) * (1 + SAME_SETTING))
 
 
 def _has_plateau(columns: Columns, last: int | None) -> bool | Unknown:
