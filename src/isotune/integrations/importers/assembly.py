@@ -41,6 +41,7 @@ class Assembly:
         self._columns_seen: dict[str, None] = {}
         self._settings_seen: dict[str, None] = {}
         self._without_position: list[str] = []
+        self._without_numbers: list[str] = []
         self._without_batch: list[str] = []
 
     def add(self, run: RawRun | Trajectory) -> None:
@@ -161,7 +162,8 @@ class Assembly:
         """The columns sorted on the token axis; None if the run has no such axis."""
         has_tokens, has_step = (name in columns and not np.isnan(columns[name]).all() for name in ("tokens", "step"))
         if not has_tokens and not has_step:
-            self._without_position.append(run.name)
+            has_columns = "tokens" in columns or "step" in columns
+            (self._without_numbers if has_columns else self._without_position).append(run.name)
             return None
         if has_tokens and has_step and np.isnan(columns["tokens"]).any():
             columns = self._sorted(run, columns, "step")
@@ -332,14 +334,7 @@ class Assembly:
     # What none of them had
 
     def _nothing_left(self, source: str) -> InputError:
-        loss, problems = self.options.loss, []
-        if self._without_position:
-            problems.append("has neither tokens nor step: map one, such as tokens=num_tokens (mapping, --map)")
-        elif self._without_batch:
-            problems.append(
-                "has steps and no tokens, and the tokens of a step are not known: give batch_size and sequence_length "
-                "(or tokens_per_step) in settings (--set batch_size=64), or map tokens"
-            )
+        loss, problems = self.options.loss, self._without_axis()
         if self.mapping.get(loss, loss) not in self._columns_seen:
             problems.append(
                 f"has no run with {loss}: map it, such as {loss}=eval/loss (mapping, --map), or name another with "
@@ -352,6 +347,19 @@ class Assembly:
             f"{source} {'; and it '.join(problems)}; {self._available()}{f' ({dropped})' if dropped else ''}"
         )
 
+    def _without_axis(self) -> list[str]:
+        """Why runs have no token axis; which, where the reasons differ."""
+        whats = {
+            "neither tokens nor step: map one, such as tokens=num_tokens (mapping, --map)": self._without_position,
+            "a column tokens or step without a number in it: write 1000000 or 1M": self._without_numbers,
+            "steps and no tokens, and the tokens of a step are not known: give batch_size and sequence_length (or "
+            "tokens_per_step) in settings (--set batch_size=64), or map tokens": self._without_batch,
+        }
+        found = {what: runs for what, runs in whats.items() if runs}
+        if len(found) == 1:
+            return [f"has {what}" for what in found]
+        return [f"has runs ({shorten(runs, 3)}) with {what}" for what, runs in found.items()]
+
     def _available(self) -> str:
         columns = [*self._columns_seen, *(name for name in self.notes.unused if name not in self._columns_seen)]
         words = f"its columns are {shorten(columns, 20)}" if columns else "it has no columns"
@@ -360,6 +368,8 @@ class Assembly:
     def _note_failures(self) -> None:
         for name in self._without_position:
             self.notes.count("runs with neither tokens nor step, left out", 1, name)
+        for name in self._without_numbers:
+            self.notes.count("runs without a number in tokens or step, left out", 1, name)
         for name in self._without_batch:
             what = "runs with steps whose batch_size or sequence_length is not known, left out"
             self.notes.count(what, 1, name)

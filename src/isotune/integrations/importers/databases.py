@@ -59,10 +59,13 @@ def copied(source: str) -> Iterator[str]:
 
 def local_file(source: str) -> Path | None:
     """The file that an SQLite address names, or the source itself if it is one; None for what is neither."""
+    return path_of_address(source) or (Path(source) if Path(source).is_file() else None)
+
+
+def path_of_address(source: str) -> Path | None:
+    """The path of an SQLite address; None for what is none."""
     address = ADDRESS.match(source)
-    if address:
-        return Path(address["path"])
-    return Path(source) if Path(source).is_file() else None
+    return Path(address["path"]) if address else None
 
 
 def is_journal(source: str) -> bool:
