@@ -1,12 +1,15 @@
 """What every importer keeps to; a new one is tested here by being listed in IMPORTERS."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
 from isotune.errors import InputError
 from isotune.integrations.importers import IMPORTERS, Notes, open_source, parse_mapping
+from isotune.integrations.importers.databases import TABLES
 
 OPTIONAL = ("torch", "pyarrow", "tensorboard", "wandb", "mlflow", "optuna", "transformers")
 EXTRAS = {
@@ -53,7 +56,12 @@ def test_names_of_a_tool_are_for_names_of_ours(importer):
 @pytest.mark.parametrize("module", EXTRAS)
 def test_a_missing_library_is_named_with_its_extra(module, tmp_path):
     place = {"tensorboard": "events.out.tfevents.1", "wandb": "run-1.wandb", "mlflow": "m.db", "optuna": "o.db"}[module]
-    (tmp_path / place).write_bytes(b":W&B\xe1\xbe\x00" + bytes(20))
+    if place.endswith(".db"):
+        with closing(sqlite3.connect(tmp_path / place)) as connection:
+            for table in TABLES[module]:
+                connection.execute(f"create table {table} (x)")
+    else:
+        (tmp_path / place).write_bytes(b":W&B\xe1\xbe\x00" + bytes(20))
     code = f"""
 import sys
 sys.modules[{module!r}] = None
@@ -72,7 +80,9 @@ except InputError as error:
 def test_a_source_that_is_not_there_is_said(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         open_source(tmp_path / "absent.csv")
-    with pytest.raises(InputError, match="holds no runs that isotune recognizes: say what it is with kind="):
+    with pytest.raises(
+        InputError, match="holds no runs that isotune recognizes: give files.*or say what it is with kind="
+    ):
         open_source(tmp_path)
     with pytest.raises(InputError, match="kind='excel' is not known: give one of study, table, answers, files"):
         open_source(tmp_path, kind="excel")
@@ -80,6 +90,28 @@ def test_a_source_that_is_not_there_is_said(tmp_path):
         open_source("")
     with pytest.raises(InputError, match="is no source of runs"):
         open_source(5)
+
+
+@pytest.mark.parametrize("name", ["runs.json", "runs.txt", "runs.zip"])
+def test_a_file_of_another_ending_is_told_the_endings(tmp_path, name):
+    (tmp_path / name).write_text("tokens,val_loss\n0,5\n")
+    for source in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            InputError, match=r"give files that end in \.csv, \.tsv, .*\.parquet \(or these with \.gz\)"
+        ):
+            open_source(source)
+
+
+def test_names_that_cannot_be_looked_up_are_refused(tmp_path):
+    for name in ("x" * 300, f"sqlite:///{'x' * 300}.db", f"{tmp_path}/{'x' * 300}/runs.csv"):
+        for kind in (None, *(importer.NAME for importer in IMPORTERS)):
+            with pytest.raises(InputError, match=r"source='.*cannot be looked up \(File name too long\)"):
+                open_source(name, kind=kind)
+    with pytest.raises(InputError, match="source=.*cannot be looked up"):
+        open_source("\udcff\ud800")
+    (tmp_path / "runs.csv").write_text("tokens,val_loss\n0,5\n")
+    with pytest.raises(InputError, match="settings_file='.*cannot be looked up"):
+        open_source(tmp_path / "runs.csv", settings_file="x" * 300)
 
 
 def test_a_folder_of_several_kinds_asks_for_one(tmp_path):

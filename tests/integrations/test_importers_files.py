@@ -1,5 +1,6 @@
 """CSV, Parquet and JSON lines, and the rules by which rows of any kind become trajectories."""
 
+import gzip
 import json
 import math
 import time
@@ -57,10 +58,15 @@ def write_rows(path, table):
 # Formats
 
 
-@pytest.mark.parametrize("name", ["runs.csv", "runs.tsv", "runs.parquet", "runs.jsonl", "runs.ndjson"])
+@pytest.mark.parametrize(
+    "name", ["runs.csv", "runs.tsv", "runs.parquet", "runs.jsonl", "runs.ndjson", "runs.csv.gz", "runs.tsv.GZ"]
+)
 def test_every_format_gives_the_same_runs(tmp_path, name):
     path = tmp_path / name
-    write_rows(path.with_suffix(".jsonl") if name.endswith("ndjson") else path, rows()).rename(path)
+    plain = Path(str(path).replace(".ndjson", ".jsonl").removesuffix(".gz").removesuffix(".GZ"))
+    content = write_rows(plain, rows()).read_bytes()
+    plain.unlink()
+    path.write_bytes(gzip.compress(content) if name.lower().endswith(".gz") else content)
     imported = open_source(path, mapping={"val_loss": "eval/loss", "learning_rate": "lr"}, settings=KNOWN)
     assert imported.kind == "files"
     assert [t.info.learning_rate for t in imported.trajectories] == [1, 0.5]
@@ -71,6 +77,68 @@ def test_every_format_gives_the_same_runs(tmp_path, name):
         assert trajectory.columns["val_loss"].tolist() == [5 - k / 10 - run for k in range(5)]
         assert trajectory.columns["step"].tolist() == [0, 10, 20, 30, 40]
         assert trajectory.info.source == f"{path}:r{run}"
+
+
+def test_a_compressed_file_that_is_cut_is_refused(tmp_path):
+    content = gzip.compress(b"tokens,val_loss\n0,5\n64,4\n")
+    for part in (content[:-9], b"tokens,val_loss\n0,5\n"):
+        (tmp_path / "run.csv.gz").write_bytes(part)
+        with pytest.raises(InputError, match="cut or damaged"):
+            open_source(tmp_path / "run.csv.gz", settings=KNOWN)
+
+
+def test_a_compressed_file_has_the_settings_of_its_name(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"tokens,val_loss\n0,5\n64,4\n"))
+    settings = write(tmp_path / "settings.json", '{"a": {"seed": 3}}')
+    for source in (tmp_path, tmp_path / "a.csv.gz"):
+        assert only(open_source(source, settings=KNOWN, settings_file=settings)).info.seed == 3
+
+
+def test_blanks_around_names_and_cells_are_not_part_of_them(tmp_path):
+    lines = ["run, step , val_loss, schedule, lr", "a, 0, 5, cosine, 0.5", "a, 10, NA, cosine, oops", " a, 20, 3,, 0.5"]
+    options = {"mapping": {"learning_rate": "lr"}, "settings_file": write(tmp_path / "s.csv", "run, seed\n a, 3\n")}
+    trajectory = only(read(tmp_path, "\n".join(lines) + "\n", **options))
+    assert trajectory.columns["step"].tolist() == [0, 10, 20]
+    assert trajectory.measured("val_loss")[1].tolist() == [5, 3]
+    assert (trajectory.info.schedule, trajectory.info.seed, trajectory.info.learning_rate) == ("cosine", 3, 0.5)
+
+
+def test_names_that_differ_only_in_blanks_are_one_column_twice(tmp_path):
+    imported = read(tmp_path, "step,val_loss, val_loss\n0,5,6\n10,4,5\n")
+    assert only(imported).columns["val_loss"].tolist() == [5, 4]
+    assert noted(imported, "columns that are there twice")
+
+
+def test_names_of_runs_keep_their_zeros(tmp_path):
+    settings = write(tmp_path / "settings.csv", "run,seed\n001,1\n002,2\n1,3\n")
+    curves = "run,tokens,val_loss\n001,0,5\n001,64,4\n1,0,3\n002,0,5\n"
+    imported = read(tmp_path, curves, settings_file=settings)
+    assert [Path(t.info.source).name for t in imported.trajectories] == ["run.csv:001", "run.csv:1", "run.csv:002"]
+    assert [t.info.seed for t in imported.trajectories] == [1, 3, 2]
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "folder" / "001.csv", "tokens,val_loss\n0,5\n64,4\n")
+    assert only(open_source(tmp_path / "folder", settings=KNOWN, settings_file=settings)).info.seed == 1
+
+
+def test_numbers_that_name_runs_are_the_same_in_every_format(tmp_path):
+    settings = write(tmp_path / "settings.csv", "job,seed\n1,1\n2.0,2\n")
+    table = pa.table({"job": [1.0, 2.0], "tokens": [0, 0], "val_loss": [5, 4]})
+    parquet.write_table(table, tmp_path / "run.parquet")
+    write(tmp_path / "run.csv", "job,tokens,val_loss\n1.0,0,5\n2,0,4\n")
+    for name in ("run.parquet", "run.csv"):
+        imported = open_source(tmp_path / name, settings=KNOWN, settings_file=settings, run_column="job")
+        assert [t.info.seed for t in imported.trajectories] == [1, 2]
+
+
+def test_rows_whose_run_is_nan_are_without_a_run(tmp_path):
+    table = pa.table({"run": [1.0, math.nan, 2.0, None], "tokens": [0, 0, 0, 0], "val_loss": [5, 4, 3, 2]})
+    parquet.write_table(table, tmp_path / "run.parquet")
+    text = "run,tokens,val_loss\n1.0,0,5\nnan,0,4\n2.0,0,3\n,0,2\n"
+    for imported in (open_source(tmp_path / "run.parquet", settings=KNOWN), read(tmp_path, text)):
+        assert [t.info.source.split(":")[-1] for t in imported.trajectories] == ["1", "2"]
+        assert noted(imported, "rows without a value of run, left out: 2")
+    with pytest.raises(InputError, match=r"holds no runs \(rows without a value of run, left out: 1"):
+        read(tmp_path, "run,tokens,val_loss\nNaN,0,4\n")
 
 
 def test_a_folder_is_a_run_per_file(tmp_path):
@@ -214,6 +282,34 @@ def test_steps_need_the_tokens_of_a_step(tmp_path):
     assert only(
         read(tmp_path, "step,val_loss\n0,5\n10,4\n", settings={"tokens_per_step": 100})
     ).tokens.tolist() == [0, 1000]  # fmt: skip
+
+
+def test_every_reason_why_runs_have_no_tokens_is_told(tmp_path):
+    write(tmp_path / "a.csv", "step,val_loss\n0,5\n10,4\n")
+    write(tmp_path / "b.csv", "iteration,val_loss\n0,5\n10,4\n")
+    write(tmp_path / "c.csv", "tokens,val_loss\nfew,5\nmany,4\n")
+    with pytest.raises(InputError) as error:
+        open_source(tmp_path)
+    assert "has runs (b) with neither tokens nor step: map one" in str(error.value)
+    assert "and it has runs (c) with a column tokens or step without a number in it" in str(error.value)
+    assert "and it has runs (a) with steps and no tokens" in str(error.value)
+    assert "give batch_size and sequence_length" in str(error.value)
+
+
+def test_a_column_of_words_is_not_said_to_be_absent(tmp_path):
+    with pytest.raises(InputError, match="has a column tokens or step without a number.*values of tokens that are not"):
+        read(tmp_path, "tokens,val_loss\nfew,5\nmany,4\n")
+    write(tmp_path / "good.csv", "tokens,val_loss\n0,5\n")
+    assert noted(open_source(tmp_path, settings=KNOWN), "runs without a number in tokens or step, left out: 1 (run)")
+
+
+def test_tokens_may_be_written_with_a_suffix(tmp_path):
+    text = "num_tokens,val_loss,num_parameters\n500K,5,1.5B\n1M,4,1.5B\n2_000_000,3,1.5B\nmany,2,1.5B\n2.5 m,1,1.5B\n"
+    imported = read(tmp_path, text, mapping={"tokens": "num_tokens"})
+    assert only(imported).tokens.tolist() == [500_000, 1_000_000, 2_000_000, 2_500_000]
+    assert only(imported).info.num_parameters == 1_500_000_000
+    assert noted(imported, "values of num_tokens that are not numbers", ": 1")
+    assert not noted(read(tmp_path, "tokens,val_loss\n1M,5\n2M,4\n"), "not numbers")
 
 
 def test_a_batch_size_that_changes_is_added_up(tmp_path):
@@ -528,6 +624,26 @@ def test_a_peak_that_is_not_among_the_rows_is_not_made_up(tmp_path, first, state
     imported = read(tmp_path, "step,val_loss,learning_rate\n" + lines, **options)
     assert only(imported).info.learning_rate == pytest.approx(expected)
     assert noted(imported, "falls from its first row on") == is_noted
+
+
+@pytest.mark.parametrize(
+    ("rates", "stated", "expected"),
+    [
+        ([0.99, 0.98, 0.97], 1.0, 1.0),  # a linear fall that was first logged after a step
+        ([0.99, 0.98, 0.97], 9.0, 0.99),  # no line through these rows is as high
+        ([0.99, 0.98, 0.97], 0.5, 0.99),
+        ([0.5, 0.98, 0.9], 1.0, 1.0),  # a peak between two rows
+        ([0.5, 0.98, 0.9], 3.0, 0.98),
+        ([0.98, 0.98, 0.9], 1.0, 0.98),  # a plateau
+        ([0.5, 0.7, 0.9], 1.0, 0.9),  # no peak yet
+    ],
+)
+def test_a_stated_rate_counts_where_the_peak_may_lie_between_rows(tmp_path, rates, stated, expected):
+    rates = [*rates, *(rates[-1] + (rates[-1] - rates[-2]) * k / 1000 for k in range(1, 198))]
+    lines = "".join(f"{step},5,{rate!r}\n" for step, rate in enumerate(rates, 1))
+    settings = write(tmp_path / "settings.json", json.dumps({"run": {"learning_rate": stated}}))
+    info = only(read(tmp_path, "step,val_loss,learning_rate\n" + lines, settings_file=settings)).info
+    assert info.learning_rate == (rates[-1] if expected == 0.9 else expected)
 
 
 def test_mistakes_in_names_are_understood(tmp_path):

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,6 +77,24 @@ def test_tensorboard_folders_are_runs_with_all_their_points(tmp_path, writer):
         assert trajectory.tokens.tolist() == [step * STEP for step in range(3000)]
         np.testing.assert_allclose(trajectory.columns["val_loss"], [loss_at(k, run) for k in range(3000)], rtol=1e-6)
         assert trajectory.info.learning_rate == 0.5
+
+
+@tensorboard
+def test_a_single_event_file_is_one_run(tmp_path, writer, monkeypatch):
+    for part in range(2):  # of which only one is asked for
+        with writer("tb1", filename_suffix=f".{part}") as log:
+            for step in STEPS:
+                log.add_scalar("val_loss", loss_at(step, part), step)
+    folder = tmp_path / "logs" / "tb1"
+    (path,) = folder.glob("*.1")
+    monkeypatch.chdir(folder)
+    for source in (path, path.name):
+        imported = open_source(source, settings=KNOWN)
+        assert only(imported).columns["val_loss"].tolist() == pytest.approx([loss_at(step, 1) for step in STEPS])
+        assert only(imported).info.source == str(source)
+        assert noted(imported, "not known", "(tb1)")
+    for source in (f"{folder}/", "."):
+        assert noted(open_source(source, settings=KNOWN), "not known", "(tb1)")
 
 
 @tensorboard
@@ -346,9 +366,14 @@ def test_an_mlflow_store_that_cannot_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["mlflow", "optuna"])
 def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path, kind):
     path = tmp_path / "junk.db"
-    path.write_bytes(b"SQLite format 3\0garbage")
-    with pytest.raises(InputError, match="cannot read"):
-        open_source(path, kind=kind)
+    for content in (b"SQLite format 3\0garbage", b"", b"step,val_loss\n"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"is no database of {kind}.*leave kind="):
+            open_source(path, kind=kind)
+        with pytest.raises(InputError, match=f"is no database of {kind}"):
+            open_source(f"sqlite+pysqlite:///{path}?timeout=3", kind=kind)
+        assert path.read_bytes() == content
+    assert [one.name for one in tmp_path.iterdir()] == ["junk.db"]
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "optuna"])
@@ -360,9 +385,34 @@ def test_a_mistyped_address_makes_no_database(tmp_path, kind):
 
 def test_a_folder_that_is_no_mlflow_store_stays_as_it_is(tmp_path):
     (tmp_path / "events").mkdir()
-    with pytest.raises(InputError, match=r"meta\.yaml"):
-        open_source(f"mlflow:{tmp_path}")
+    for source in (tmp_path, tmp_path / "absent", tmp_path.as_uri(), (tmp_path / "absent").as_uri()):
+        with pytest.raises(InputError, match=r"meta\.yaml"):
+            open_source(f"mlflow:{source}")
     assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_database_of_another_kind_is_refused_and_stays_as_it_is(mlflow_store, optuna_study, tmp_path):
+    for path, kind, right in ((mlflow_store, "optuna", "mlflow"), (tmp_path / "optuna.db", "mlflow", "optuna")):
+        before = path.read_bytes()
+        for source in (path, f"sqlite:///{path}"):
+            with pytest.raises(InputError, match=f"is a database of {right}, not of {kind}: give kind={right}"):
+                open_source(source, kind=kind)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["mlflow", "optuna"])
+def test_a_database_that_lacks_a_table_of_the_tool_is_not_given_it(mlflow_store, optuna_study, tmp_path, kind):
+    path = tmp_path / f"{kind}.db"
+    if kind == "mlflow":
+        shutil.copy(mlflow_store, path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("drop table " + {"mlflow": "trace_tags", "optuna": "trial_heartbeats"}[kind])
+    before = path.read_bytes()
+    with suppress(InputError):
+        open_source(path, kind=kind, mapping={"learning_rate": "lr"}, settings=KNOWN)
+    assert path.read_bytes() == before
 
 
 # Hugging Face
@@ -402,6 +452,18 @@ def test_trainer_states_are_read_with_trainer_names(trainer_folder):
     assert (info.status, info.weight_decay_convention) == ("finished", "coupled")
     assert noted(imported, "earlier checkpoints of the same run, passed over: 1")
     assert noted(imported, "learning_rate is 5e-05 in the settings and 0.5 in the rows")
+
+
+def test_the_arguments_of_a_trainer_say_the_peak_of_a_linear_decay(tmp_path):
+    """As `Trainer` logs with logging_steps=1: the rate after each step, so that the first row is below the peak."""
+    rows = [{"step": k, "loss": 5.0, "learning_rate": 0.001 * (1 - k / 100)} for k in range(1, 101)]
+    state = {"global_step": 100, "max_steps": 100, "log_history": [*rows, {"step": 100, "eval_loss": 4.0}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert only(open_source(tmp_path, settings=KNOWN)).info.learning_rate == 0.00099
+    (tmp_path / "training_args.json").write_text(json.dumps({"learning_rate": 0.001}))
+    imported = open_source(tmp_path, settings=KNOWN)
+    assert only(imported).info.learning_rate == 0.001
+    assert not noted(imported, "in the rows, which count")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,6 +12,7 @@ imported when a source needs them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,10 @@ from isotune.integrations.importers import (
 from isotune.integrations.importers.assembly import Assembly
 from isotune.integrations.importers.contract import Imported, Importer, Notes, RawRun, show_source
 from isotune.integrations.importers.conventions import to_coupled, to_independent
+from isotune.integrations.importers.databases import path_of_address
 from isotune.integrations.importers.options import Options, make_options, parse_mapping, parse_settings
+from isotune.integrations.importers.tables import ENDINGS
+from isotune.recipe.quantities import show
 from isotune.runs.trajectory import WeightDecayConvention
 
 __all__ = [
@@ -79,6 +83,8 @@ def open_source(
             f"a settings file goes with CSV, Parquet and JSONL files, not with {importer.NAME}: leave settings_file= "
             "(--settings-file) out, or give settings of all runs with settings= (--set)"
         )
+    if settings_file is not None:
+        _require_name("settings_file", str(settings_file))
     notes = Notes()
     assembly = Assembly(options, importer.NAMES, notes)
     names = dict(importer.NAMES) | dict(options.mapping)
@@ -99,12 +105,12 @@ def _choose(source: Any, kind: str | None) -> tuple[Importer, Any]:
         source = str(source)
     if isinstance(source, str) and kind is None and source.partition(":")[0] in by_name:
         kind, _, source = source.partition(":")
+    if isinstance(source, str):
+        _require_name("source", source)
     if kind is not None:
         if kind not in by_name:
             raise InputError(f"kind={kind!r} is not known: give one of {', '.join(by_name)}")
         return by_name[kind], source
-    if isinstance(source, str) and (not source or "\0" in source):
-        raise InputError(f"source={source!r} is no name: give a file, a folder or an address")
     for importers in (OURS, THEIRS):
         found = [importer for importer in importers if importer.recognizes(source)]
         if len(found) > 1:
@@ -115,6 +121,19 @@ def _choose(source: Any, kind: str | None) -> tuple[Importer, Any]:
     raise _not_recognized(source)
 
 
+def _require_name(what: str, name: str) -> None:
+    """Refuses what the system cannot even look up: no name, one that is too long, one in a folder that is closed."""
+    if not name or "\0" in name:
+        raise InputError(f"{what}={show(name)} is no name: give a file, a folder or an address")
+    try:
+        os.stat(path_of_address(name) or name)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"{what}={show(name)} cannot be looked up ({reason}): check the name") from None
+
+
 def _not_recognized(source: Any) -> InputError:
     if not isinstance(source, str):
         return InputError(f"{show_source(source)} is no source of runs: give a path, a W&B run or an Optuna study")
@@ -122,5 +141,6 @@ def _not_recognized(source: Any) -> InputError:
         return InputError(f"{source} does not exist: give a file, a folder or an address such as sqlite:///runs.db")
     kinds = ", ".join(importer.NAME for importer in IMPORTERS)
     return InputError(
-        f"{source} holds no runs that isotune recognizes: say what it is with kind= or --kind, one of {kinds}"
+        f"{source} holds no runs that isotune recognizes: give files that end in {ENDINGS}, or say what it is with "
+        f"kind= or --kind, one of {kinds}"
     )

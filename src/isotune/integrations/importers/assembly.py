@@ -22,6 +22,7 @@ from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
 Columns = dict[str, np.ndarray]
 
 SHOULD_BE_KNOWN = ("learning_rate", "weight_decay", "batch_size", "sequence_length", "schedule", "seed")
+SAME_SETTING = 1e-3  # relative: a setting and what the rows say of it this close are one
 SAME_RATE = 1e-6  # relative: learning rates this close are one
 BEGINNING = 0.01  # of a run: a learning rate that is logged this early is the first one
 MAX_SWITCHES = 4  # that a history names one by one
@@ -40,6 +41,7 @@ class Assembly:
         self._columns_seen: dict[str, None] = {}
         self._settings_seen: dict[str, None] = {}
         self._without_position: list[str] = []
+        self._without_numbers: list[str] = []
         self._without_batch: list[str] = []
 
     def add(self, run: RawRun | Trajectory) -> None:
@@ -160,7 +162,8 @@ class Assembly:
         """The columns sorted on the token axis; None if the run has no such axis."""
         has_tokens, has_step = (name in columns and not np.isnan(columns[name]).all() for name in ("tokens", "step"))
         if not has_tokens and not has_step:
-            self._without_position.append(run.name)
+            has_columns = "tokens" in columns or "step" in columns
+            (self._without_numbers if has_columns else self._without_position).append(run.name)
             return None
         if has_tokens and has_step and np.isnan(columns["tokens"]).any():
             columns = self._sorted(run, columns, "step")
@@ -296,9 +299,12 @@ class Assembly:
         except InputError as error:
             self.notes.add(f"{error}; read as unknown", run.name)
             return stated
-        differs = stated != "unknown" and not np.isclose(stated, of_rows, rtol=1e-3, atol=0)
-        if name == "learning_rate" and name not in self.options.settings and _begins_late(columns, last):
-            return self._peak(run, stated, of_rows)
+        differs = stated != "unknown" and not np.isclose(stated, of_rows, rtol=SAME_SETTING, atol=0)
+        if name == "learning_rate" and name not in self.options.settings and last is not None:
+            if _begins_late(columns, last):
+                return self._peak(run, stated, of_rows)
+            if stated != "unknown" and _may_peak_at(columns, last, stated):
+                return stated
         if name in self.options.settings:
             if differs:
                 self.notes.add(f"{name} of the rows replaced by the one that was given, {stated}", run.name)
@@ -328,14 +334,7 @@ class Assembly:
     # What none of them had
 
     def _nothing_left(self, source: str) -> InputError:
-        loss, problems = self.options.loss, []
-        if self._without_position:
-            problems.append("has neither tokens nor step: map one, such as tokens=num_tokens (mapping, --map)")
-        elif self._without_batch:
-            problems.append(
-                "has steps and no tokens, and the tokens of a step are not known: give batch_size and sequence_length "
-                "(or tokens_per_step) in settings (--set batch_size=64), or map tokens"
-            )
+        loss, problems = self.options.loss, self._without_axis()
         if self.mapping.get(loss, loss) not in self._columns_seen:
             problems.append(
                 f"has no run with {loss}: map it, such as {loss}=eval/loss (mapping, --map), or name another with "
@@ -348,6 +347,19 @@ class Assembly:
             f"{source} {'; and it '.join(problems)}; {self._available()}{f' ({dropped})' if dropped else ''}"
         )
 
+    def _without_axis(self) -> list[str]:
+        """Why runs have no token axis; which, where the reasons differ."""
+        whats = {
+            "neither tokens nor step: map one, such as tokens=num_tokens (mapping, --map)": self._without_position,
+            "a column tokens or step without a number in it: write 1000000 or 1M": self._without_numbers,
+            "steps and no tokens, and the tokens of a step are not known: give batch_size and sequence_length (or "
+            "tokens_per_step) in settings (--set batch_size=64), or map tokens": self._without_batch,
+        }
+        found = {what: runs for what, runs in whats.items() if runs}
+        if len(found) == 1:
+            return [f"has {what}" for what in found]
+        return [f"has runs ({shorten(runs, 3)}) with {what}" for what, runs in found.items()]
+
     def _available(self) -> str:
         columns = [*self._columns_seen, *(name for name in self.notes.unused if name not in self._columns_seen)]
         words = f"its columns are {shorten(columns, 20)}" if columns else "it has no columns"
@@ -356,6 +368,8 @@ class Assembly:
     def _note_failures(self) -> None:
         for name in self._without_position:
             self.notes.count("runs with neither tokens nor step, left out", 1, name)
+        for name in self._without_numbers:
+            self.notes.count("runs without a number in tokens or step, left out", 1, name)
         for name in self._without_batch:
             what = "runs with steps whose batch_size or sequence_length is not known, left out"
             self.notes.count(what, 1, name)
@@ -404,11 +418,26 @@ def _last_before_decay(rates: np.ndarray | None) -> int | None:
     return int(there[gaps[-1] + 1 if len(gaps) else 0])
 
 
-def _begins_late(columns: Columns, last: int | None) -> bool:
+def _begins_late(columns: Columns, last: int) -> bool:
     """Whether the learning rate falls from its first row on, and that row is not at the run's beginning."""
     there = np.flatnonzero(np.isfinite(columns["learning_rate"]))
     tokens = columns["tokens"]
-    return bool(last is not None and last == there[0] and tokens[last] > BEGINNING * tokens[-1])
+    return bool(last == there[0] and tokens[last] > BEGINNING * tokens[-1])
+
+
+def _may_peak_at(columns: Columns, last: int, rate: float) -> bool:
+    """Whether the learning rate may have been this high between rows: below the lines through those at its peak."""
+    there = np.flatnonzero(np.isfinite(columns["learning_rate"]))
+    rates, tokens = columns["learning_rate"][there], columns["tokens"][there]
+    row = int(np.searchsorted(there, last))
+    if row + 1 == len(there):  # it does not fall
+        return False
+    before, after = tokens[row] - (tokens[row - 1] if row else 0), tokens[row + 1] - tokens[row]
+    rise, fall = rates[row] - rates[row - 1] if row else 0.0, rates[row] - rates[row + 1]
+    if row and rise <= SAME_RATE * rates[row]:  # a plateau, whose rows are the rate itself
+        return False
+    room = max(fall / after * before, rise / before * after if row else 0.0)
+    return bool(rates[row] <= rate <= (rates[row] + room) * (1 + SAME_SETTING))
 
 
 def _has_plateau(columns: Columns, last: int | None) -> bool | Unknown:

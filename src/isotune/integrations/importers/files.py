@@ -5,6 +5,7 @@ Settings stand in columns, in a settings file with a row per run, or in the opti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,15 @@ import numpy as np
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, flatten, shorten, written
 from isotune.integrations.importers.grouping import TELLING, Groups, group_by_settings
-from isotune.integrations.importers.options import SETTINGS, Options
-from isotune.integrations.importers.tables import SUFFIXES, parse_json, read_table_file
+from isotune.integrations.importers.options import SETTINGS, TOKEN_COUNTS, Options
+from isotune.integrations.importers.tables import (
+    ENDINGS,
+    is_data_file,
+    parse_json,
+    read_table_file,
+    without_suffix,
+)
+from isotune.recipe import parse_tokens
 
 NAME = "files"
 NAMES: Mapping[str, str] = {}
@@ -35,10 +43,10 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
     folder = Path(source)
     paths = _paths(folder, options.settings_file)
     if not paths:
-        raise InputError(f"{source} has no data files: give files that end in {', '.join(SUFFIXES)}")
+        raise InputError(f"{source} has no data files: give files that end in {ENDINGS}")
     settings = _Settings.read(options, notes)
     for path in paths:
-        name = path.stem if path == folder else str(path.relative_to(folder).with_suffix(""))
+        name = without_suffix(path).name if path == folder else str(without_suffix(path.relative_to(folder)))
         try:
             yield from _runs_of(path, name, options, notes, settings)
         except InputError as error:
@@ -51,8 +59,8 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
 def _paths(source: Path, settings_file: Path | None) -> list[Path]:
     try:
         if source.is_file():
-            return [source] if source.suffix.lower() in SUFFIXES else []
-        found = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            return [source] if is_data_file(source) else []
+        found = sorted(p for p in source.rglob("*") if is_data_file(p) and p.is_file())
     except OSError:
         return []
     own = None if settings_file is None else settings_file.resolve()
@@ -61,7 +69,7 @@ def _paths(source: Path, settings_file: Path | None) -> list[Path]:
 
 
 def _runs_of(path: Path, name: str, options: Options, notes: Notes, settings: _Settings) -> Iterator[RawRun]:
-    table = read_table_file(path, notes)
+    table = read_table_file(path, notes, [_name_of_run_column(options)])
     if not table.num_rows:
         notes.add("files without rows, left out", str(path))
         return
@@ -113,15 +121,13 @@ def _groups(
 
 def _run_column(path: Path, table: Any, options: Options) -> str | None:
     """The column that tells runs apart; None if the file is one run."""
-    wanted = options.run_column or options.mapping.get(RUN)
-    if wanted is not None:
-        if wanted not in table.column_names:
-            raise InputError(
-                f"{path} has no column {wanted!r} to tell runs apart: its columns are {shorten(table.column_names, 20)}"
-            )
+    wanted = _name_of_run_column(options)
+    if wanted in table.column_names:
         return wanted
-    if RUN in table.column_names:
-        return RUN
+    if options.run_column or RUN in options.mapping:
+        raise InputError(
+            f"{path} has no column {wanted!r} to tell runs apart: its columns are {shorten(table.column_names, 20)}"
+        )
     for name in table.column_names:
         if name.lower() in LIKELY_RUN_COLUMNS and len(table.column(name).unique()) > 1:
             raise InputError(
@@ -129,6 +135,10 @@ def _run_column(path: Path, table: Any, options: Options) -> str | None:
                 f"(--run-column {name}) if it tells runs apart, or take it out of the file"
             )
     return None
+
+
+def _name_of_run_column(options: Options) -> str:
+    return options.run_column or options.mapping.get(RUN, RUN)
 
 
 def _columns(
@@ -144,7 +154,8 @@ def _columns(
         elif _ours(name, options) in ("schedule", "status", "weight_decay_convention", "setup"):
             texts[name] = np.array(table.column(name).to_pylist(), dtype=object)
         else:
-            numbers[name] = _numbers(table.column(name), name, notes, path)
+            is_count = _ours(name, options) in TOKEN_COUNTS
+            numbers[name] = _numbers(table.column(name), name, is_count, notes, path)
     return numbers, texts
 
 
@@ -152,36 +163,57 @@ def _ours(name: str, options: Options) -> str:
     return next((ours for ours, theirs in options.mapping.items() if theirs == name), name)
 
 
-def _numbers(column: Any, name: str, notes: Notes, path: str) -> np.ndarray:
+def _numbers(column: Any, name: str, is_count: bool, notes: Notes, path: str) -> np.ndarray:
     """A column as `RawRun` has it; text is read as numbers where it is some."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        text = pc.utf8_trim_whitespace(column)
-        is_empty = pc.or_kleene(pc.is_null(text), pc.equal(text, ""))
-        is_number = pc.match_substring_regex(text, r"^[-+]?(\d+\.?\d*([eE][-+]?\d{1,4})?|\.\d+([eE][-+]?\d{1,4})?)$")
-        is_word = pc.match_substring_regex(text, r"^[-+]?(nan|inf|infinity)$", ignore_case=True)
-        is_power = pc.match_substring_regex(text, r"^2\^-?\d{1,3}(\.\d+)?$")  # as settings may be written: 2^-10
-        is_known = pc.or_(pc.or_(is_number, is_word), is_power)
-        refused = pc.sum(pc.invert(pc.or_(pc.fill_null(is_known, False), is_empty))).as_py()
-        notes.count(f"values of {name} that are not numbers, read as not measured", refused or 0, path)
-        digits = pc.utf8_ltrim(pc.if_else(pc.fill_null(is_number, False), text, None), "+")
-        values, missing = _floats(digits.cast(pa.float64()))
-        powers = _flags(is_power)
-        exponents, _ = _floats(pc.utf8_slice_codeunits(pc.if_else(is_power, text, None), 2).cast(pa.float64()))
-        numbers = np.where(powers, np.exp2(np.where(powers, exponents, 0.0)), written(values, missing))
-        return np.where(_flags(is_word), np.inf, numbers)
+        return _numbers_of_text(column, name, is_count, notes, path)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return written(*_floats(column.cast(pa.float64(), safe=False)))
     if not pa.types.is_null(column.type):
         count = len(column) - column.null_count
         notes.count(f"values of {name} that are not numbers ({column.type}), read as not measured", count, path)
     return np.full(len(column), np.nan)
+
+
+def _numbers_of_text(column: Any, name: str, is_count: bool, notes: Notes, path: str) -> np.ndarray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pc.utf8_trim_whitespace(column)
+    is_empty = pc.or_kleene(pc.is_null(text), pc.equal(text, ""))
+    is_number = pc.match_substring_regex(text, r"^[-+]?(\d+\.?\d*([eE][-+]?\d{1,4})?|\.\d+([eE][-+]?\d{1,4})?)$")
+    is_word = pc.match_substring_regex(text, r"^[-+]?(nan|inf|infinity)$", ignore_case=True)
+    is_power = pc.match_substring_regex(text, r"^2\^-?\d{1,3}(\.\d+)?$")  # as settings may be written: 2^-10
+    is_known = pc.or_(pc.or_(is_number, is_word), is_power)
+    digits = pc.utf8_ltrim(pc.if_else(pc.fill_null(is_number, False), text, None), "+")
+    values, missing = _floats(digits.cast(pa.float64()))
+    powers = _flags(is_power)
+    exponents, _ = _floats(pc.utf8_slice_codeunits(pc.if_else(is_power, text, None), 2).cast(pa.float64()))
+    numbers = np.where(powers, np.exp2(np.where(powers, exponents, 0.0)), written(values, missing))
+    numbers = np.where(_flags(is_word), np.inf, numbers)
+    is_other = ~_flags(is_known) & ~_flags(is_empty)
+    if is_count and is_other.any():
+        numbers[is_other] = _token_counts(text.filter(pa.array(is_other)).to_pylist())
+        is_other &= np.isnan(numbers)
+    notes.count(f"values of {name} that are not numbers, read as not measured", is_other.sum(), path)
+    return numbers
+
+
+def _token_counts(words: list[str]) -> list[float]:
+    """Counts that are written with a suffix, 1M or 2.5B; NaN for other words."""
+    counts = {}
+    for word in set(words):
+        try:
+            counts[word] = float(parse_tokens("tokens", word))
+        except InputError:
+            counts[word] = np.nan
+    return [counts[word] for word in words]
 
 
 def _floats(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -214,8 +246,10 @@ def _grouped(
         column = column.unify_dictionaries().combine_chunks()
     codes, missing = _floats(column.indices.cast(pa.float64()))
     names = [_run_name(value) for value in column.dictionary.to_pylist()]
+    missing |= np.isin(codes, [code for code, name in enumerate(names) if name is None])
     notes.count(f"rows without a value of {run_column}, left out", missing.sum(), str(path))
-    ordered, texts, parts = _in_order(np.where(missing, -1, codes).astype(np.int64), names, numbers, texts)
+    codes = np.where(missing, -1, codes).astype(np.int64)
+    ordered, texts, parts = _in_order(codes, [name or "" for name in names], numbers, texts)
     if len({name for name, _ in parts}) < len(parts):
         notes.add(f"values of {run_column} that print alike are separate runs of one name", str(path))
     return ordered, texts, parts
@@ -234,8 +268,13 @@ def _in_order(
     return in_order, {name: values[order] for name, values in texts.items()}, parts
 
 
-def _run_name(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _run_name(value: object) -> str | None:
+    """The name of a run, 3 for 3.0, as tables make floats of integers; None where there is no value."""
+    if value is None or str(value).lower() == "nan":
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value))
 
 
 def _last(values: np.ndarray) -> Any:
@@ -288,21 +327,21 @@ def _settings_json(path: Path, notes: Notes) -> dict[str, dict[str, object]]:
 
 def _settings_rows(path: Path, options: Options, notes: Notes) -> dict[str, dict[str, object]]:
     """A row per run."""
-    table = read_table_file(path, notes)
-    column = options.run_column or options.mapping.get(RUN, RUN)
+    column = _name_of_run_column(options)
+    table = read_table_file(path, notes, [column])
     if column not in table.column_names:
         raise InputError(
             f"{path} has no column {column!r} that names the run: add one, or give run_column= (--run-column)"
         )
     by_run: dict[str, dict[str, object]] = {}
     for row in table.to_pylist():
-        run = row.pop(column)
+        run = _run_name(row.pop(column))
         if run is None:
             notes.count(f"rows of {path} without a run, left out", 1)
             continue
-        if _run_name(run) in by_run:
+        if run in by_run:
             notes.count(f"runs that are twice in {path}, of which the last row counts", 1)
-        by_run[_run_name(run)] = {name: value for name, value in row.items() if value is not None}
+        by_run[run] = {name: value for name, value in row.items() if value is not None}
     left_out = {name for name in table.column_names if name not in SETTINGS and name not in options.mapping.values()}
     notes.unused.update(dict.fromkeys(sorted(left_out - {column})))
     return by_run

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, columns_of_series, need, reason_of, shorten
-from isotune.integrations.importers.databases import has_tables, require_database
+from isotune.integrations.importers.databases import copied, is_database_of, local_file, require_database
 from isotune.integrations.importers.options import Options
 from isotune.runs.trajectory import Status
 
@@ -28,21 +30,21 @@ STATUS: dict[str, Status] = {"FINISHED": "finished", "RUNNING": "running", "SCHE
 def recognizes(source: Any) -> bool:
     if not isinstance(source, str):
         return False
-    return has_tables(source, {"latest_metrics", "runs"}) or (
-        Path(source).is_dir() and any(Path(source).glob("*/meta.yaml"))
-    )
+    return is_database_of(NAME, source) or _is_store(Path(source))
 
 
 def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
     """The runs of one experiment, or of all."""
-    require_database(source)
-    if Path(source).is_dir() and not any(Path(source).glob("*/meta.yaml")):
+    require_database(source, NAME)
+    folder = _folder(source)
+    if folder is not None and not _is_store(folder):
         raise InputError(f"{source} is no folder of an MLflow store (no experiment in it has a meta.yaml): check it")
     mlflow = need("mlflow", "MLflow runs", "mlflow")
     try:
-        client = mlflow.MlflowClient(_address(source))
-        for run in _runs(client, source, options):
-            yield _raw(client, run, options, notes)
+        with copied(source) as address:
+            client = mlflow.MlflowClient(address if folder is None else folder.resolve().as_uri())
+            for run in _runs(client, source, options):
+                yield _raw(client, run, options, notes)
     except ImportError as error:
         raise InputError(f"reading {source} needs {error.name}: pip install {error.name}") from None
     except InputError:
@@ -51,11 +53,16 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
         raise InputError(f"MLflow cannot read {source} ({reason_of(error)}): check the address") from None
 
 
-def _address(source: str) -> str:
-    path = Path(source)
-    if path.is_file():
-        return f"sqlite:///{path}"
-    return path.resolve().as_uri() if path.is_dir() else source
+def _folder(source: str) -> Path | None:
+    """The folder of a file store, which MLflow would make if it is not there; None for databases and servers."""
+    if source.startswith("file:"):
+        return Path(url2pathname(urlsplit(source).path))
+    is_elsewhere = "://" in source or source.partition("-")[0] in ("databricks", "uc") or local_file(source)
+    return None if is_elsewhere else Path(source)
+
+
+def _is_store(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.glob("*/meta.yaml"))
 
 
 def _runs(client: Any, source: str, options: Options) -> Iterator[Any]:

@@ -60,6 +60,8 @@ SETTINGS = (
     "num_parameters",
 )
 
+TOKEN_COUNTS = ("tokens", "decay_tokens", "num_parameters")  # may be written 1M or 2.5B
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -144,7 +146,7 @@ def read_setting(name: str, value: object) -> Any:
     """A setting's value in our type, from numbers or from text; InputError if it cannot be one."""
     if name in ("learning_rate", "weight_decay"):
         return parse_number(name, value)  # type: ignore[arg-type]
-    if name in ("tokens", "decay_tokens", "num_parameters"):
+    if name in TOKEN_COUNTS:
         return parse_tokens(name, value)  # type: ignore[arg-type]
     if name in ("batch_size", "sequence_length", "tokens_per_step"):
         return _whole(name, value, 1)

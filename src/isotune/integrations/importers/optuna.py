@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, flatten, need, reason_of, shorten, written
-from isotune.integrations.importers.databases import SQLITE, has_tables, require_database
+from isotune.integrations.importers.databases import copied, is_database_of, is_journal, require_database
 from isotune.integrations.importers.options import Options, read_setting
 from isotune.runs.trajectory import Status
 
@@ -29,12 +28,20 @@ STATES: dict[str, Status] = {"COMPLETE": "finished", "PRUNED": "running", "FAIL"
 def recognizes(source: Any) -> bool:
     if not isinstance(source, str):
         return hasattr(source, "get_trials")
-    return has_tables(source, {"trials", "studies"}) or _is_journal(source)
+    return is_database_of(NAME, source)
 
 
 def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
     """A run per trial that has begun."""
-    study = source if not isinstance(source, str) else _load(source, options)
+    if not isinstance(source, str):
+        yield from _runs(source, options, notes)
+        return
+    require_database(source, NAME)
+    with copied(source) as address:
+        yield from _runs(_load(address, source, options), options, notes)
+
+
+def _runs(study: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
     directions = [direction.name for direction in study.directions]
     if directions != ["MINIMIZE"]:
         raise InputError(
@@ -93,11 +100,10 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _load(source: str, options: Options) -> Any:
-    require_database(source)
+def _load(address: str, source: str, options: Options) -> Any:
     optuna = need("optuna", "Optuna studies", "optuna")
     try:
-        storage = _storage(optuna, source)
+        storage = _storage(optuna, address)
         names = [summary.study_name for summary in optuna.get_all_study_summaries(storage, include_best_trial=False)]
     except ImportError as error:
         raise InputError(f"reading {source} needs {error.name}: pip install {error.name}") from None
@@ -109,16 +115,7 @@ def _load(source: str, options: Options) -> Any:
     return optuna.load_study(study_name=wanted, storage=storage)
 
 
-def _storage(optuna: Any, source: str) -> Any:
-    if _is_journal(source):
-        return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(source))
-    return f"{SQLITE}{source}" if Path(source).is_file() else source
-
-
-def _is_journal(source: str) -> bool:
-    """Whether the file's first line is an operation of Optuna's journal."""
-    try:
-        with open(source, "rb") as file:
-            return b'"op_code"' in file.readline(1000)
-    except (OSError, ValueError):
-        return False
+def _storage(optuna: Any, address: str) -> Any:
+    if is_journal(address):
+        return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(address))
+    return address

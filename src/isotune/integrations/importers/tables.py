@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, flatten
 
+CSV_SUFFIXES = (".csv", ".tsv")
+COMPRESSED = ".gz"
+NOTHING = ("", "null", "None", "NA", "N/A")  # cells of a CSV without a value
 
-def read_table_file(path: Path, notes: Notes) -> Any:
-    """The file's rows as a `pyarrow.Table` whose column names are unique."""
+
+def read_table_file(path: Path, notes: Notes, text_columns: Collection[str] = ()) -> Any:
+    """The file's rows as a `pyarrow.Table` whose column names are unique and without blanks around them.
+
+    A CSV does not say what its values are: those of `text_columns` stay as they are written, "001" too.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}): give a file that can") from None
-    suffix = path.suffix.lower()
-    if suffix not in _READERS:
-        raise InputError(f"{path} is no data file: give one that ends in {', '.join(SUFFIXES)}")
+    if not is_data_file(path):
+        raise InputError(f"{path} is no data file: give one that ends in {ENDINGS}")
+    if path.suffix.lower() == COMPRESSED:
+        content = _unpacked(path, content)
     if not content.strip():
         raise InputError(f"{path} is empty: give a file with rows")
-    return _distinct(_READERS[suffix](path, content, notes), path, notes)
+    suffix = _suffix(path)
+    if suffix in CSV_SUFFIXES:
+        table = _read_csv(path, content, notes, text_columns)
+    else:
+        table = _READERS[suffix](path, content, notes)
+    return _distinct(table.rename_columns([name.strip() for name in table.column_names]), path, notes)
+
+
+def is_data_file(path: Path) -> bool:
+    """Whether the name is one of a file that `read_table_file` reads."""
+    return _suffix(path) in SUFFIXES
+
+
+def without_suffix(path: Path) -> Path:
+    """The path without what says how it is written: runs/a for runs/a.csv.gz."""
+    return (path.with_suffix("") if path.suffix.lower() == COMPRESSED else path).with_suffix("")
 
 
 def parse_json(text: str | bytes, path: Path, notes: Notes) -> Any:
@@ -36,7 +61,19 @@ def parse_json(text: str | bytes, path: Path, notes: Notes) -> Any:
     return json.loads(text, object_pairs_hook=as_dict)
 
 
-def _read_csv(path: Path, content: bytes, notes: Notes) -> Any:
+def _suffix(path: Path) -> str:
+    """The ending that says how a file is written, that of a compression left out."""
+    return (path.with_suffix("") if path.suffix.lower() == COMPRESSED else path).suffix.lower()
+
+
+def _unpacked(path: Path, content: bytes) -> bytes:
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, error) from None
+
+
+def _read_csv(path: Path, content: bytes, notes: Notes, text_columns: Collection[str]) -> Any:
     """Typed as Arrow sees fit; as text if a later row does not fit the first ones."""
     import pyarrow as pa
 
@@ -46,19 +83,22 @@ def _read_csv(path: Path, content: bytes, notes: Notes) -> Any:
         notes.add("the last line has no end: if it was being written, its last number may be cut short", str(path))
     try:
         try:
-            table, num_ragged = _parse_csv(content, delimiter, None)
+            table, num_ragged = _parse_csv(content, delimiter)
+            texts = [field for field in table.schema if field.name.strip() in text_columns]
+            if any(not pa.types.is_string(field.type) for field in texts):
+                table, num_ragged = _parse_csv(content, delimiter, [field.name for field in texts])
         except pa.ArrowInvalid as error:
             if "conversion error" not in str(error):
                 raise
-            names = _parse_csv(content.split(b"\n", 1)[0] + b"\n", delimiter, None)[0].column_names
+            names = _parse_csv(content.split(b"\n", 1)[0] + b"\n", delimiter)[0].column_names
             table, num_ragged = _parse_csv(content, delimiter, names)
     except (pa.ArrowException, UnicodeError, MemoryError) as error:
         raise _damaged(path, error) from None
     notes.count("lines that have not as many fields as the first, left out", num_ragged, str(path))
-    return table
+    return _stripped(table)
 
 
-def _parse_csv(content: bytes, delimiter: str, as_text: list[str] | None) -> tuple[Any, int]:
+def _parse_csv(content: bytes, delimiter: str, as_text: Collection[str] = ()) -> tuple[Any, int]:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -73,15 +113,28 @@ def _parse_csv(content: bytes, delimiter: str, as_text: list[str] | None) -> tup
         read_options=csv.ReadOptions(use_threads=False, block_size=max(1 << 20, min(len(content), 1 << 26))),
         parse_options=csv.ParseOptions(delimiter=delimiter, invalid_row_handler=leave_out),
         convert_options=csv.ConvertOptions(
-            null_values=["", "null", "None", "NA", "N/A"],
+            null_values=NOTHING,
             strings_can_be_null=True,
-            column_types={name: pa.string() for name in as_text or ()},
+            column_types=dict.fromkeys(as_text, pa.string()),
             true_values=[],
             false_values=[],
             timestamp_parsers=[],
         ),
     )
     return table, len(ragged)
+
+
+def _stripped(table: Any) -> Any:
+    """The table with no blanks around its texts, which stand there where fields are separated by ", "."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            text = pc.utf8_trim_whitespace(table.column(index))
+            is_nothing = pc.is_in(text, value_set=pa.array(NOTHING))
+            table = table.set_column(index, field, pc.if_else(is_nothing, pa.scalar(None, pa.string()), text))
+    return table
 
 
 def _read_jsonl(path: Path, content: bytes, notes: Notes) -> Any:
@@ -181,7 +234,7 @@ def _decodable(path: Path, content: bytes, notes: Notes) -> bytes:
 
 def _delimiter(path: Path, content: bytes, notes: Notes) -> str:
     header = content.split(b"\n", 1)[0]
-    if path.suffix.lower() == ".tsv" or (b"," not in header and b"\t" in header):
+    if _suffix(path) == ".tsv" or (b"," not in header and b"\t" in header):
         return "\t"
     if b"," not in header and b";" in header:
         notes.add("fields are separated by semicolons", str(path))
@@ -207,10 +260,9 @@ def _damaged(path: Path, error: BaseException) -> InputError:
 
 
 _READERS: Mapping[str, Callable[[Path, bytes, Notes], Any]] = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".parquet": _read_parquet,
 }
-SUFFIXES = tuple(_READERS)
+SUFFIXES = (*CSV_SUFFIXES, *_READERS)
+ENDINGS = f"{', '.join(SUFFIXES)} (or these with {COMPRESSED})"

@@ -33,7 +33,10 @@ def recognizes(source: Any) -> bool:
 
 
 def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
-    """A run per folder; `add_hparams` writes a folder of its own, whose settings go to the run above it."""
+    """A run per folder, or that of a single file.
+
+    `add_hparams` writes a folder of its own, whose settings go to the run above it.
+    """
     folders: dict[Path, list[Path]] = {}
     for path in files_below(source, PATTERN):
         folders.setdefault(path.parent, []).append(path)
@@ -46,10 +49,16 @@ def read(source: Any, options: Options, notes: Notes) -> Iterator[RawRun]:
             del contents[folder]
             for name in series:
                 notes.add(f"final value {name} of add_hparams left out: curves are read", str(folder.parent))
+    root = Path(source)
     for folder, (series, settings) in contents.items():
-        name = folder.name if str(folder) == source else str(folder.relative_to(source))
+        name = folder.resolve().name if root.is_file() or folder == root else str(folder.relative_to(root))
         arrays = {tag: (np.array(at), np.array(values)) for tag, (at, values) in series.items()}
-        yield RawRun(name=name, source=str(folder), columns=columns_of_series(arrays, notes, name), settings=settings)
+        yield RawRun(
+            name=name,
+            source=str(root if root.is_file() else folder),
+            columns=columns_of_series(arrays, notes, name),
+            settings=settings,
+        )
 
 
 def _read_folder(paths: list[Path], options: Options, notes: Notes) -> tuple[Series, dict[str, object]]:
