@@ -8,7 +8,9 @@ from isotune.tune.belief import (
     NOISE,
     SEED_NOISE,
     Observations,
+    Rival,
     believe,
+    helped_kernel,
     invariant_kernel,
     plain_kernel,
     seed_covariance,
@@ -30,14 +32,16 @@ def points(count, steps=13.4, low=-12.0, high=-7.0):
     )
 
 
-KERNELS = [invariant_kernel(-9.5, 2.0), plain_kernel(-9.5, -4.0)]
+KERNELS = [invariant_kernel(-9.5, 2.0), plain_kernel(-9.5, -4.0), helped_kernel(invariant_kernel(-9.5, 2.0))]
 
 
 BOTH = {KERNELS[0]: 4.0, KERNELS[1]: 1.0}
+ALL = {KERNELS[0]: 4.0, helped_kernel(KERNELS[0]): 1.0, KERNELS[1]: 1.0}  # as the tuner has them
 
 
 def covariance(kernel, a, b, size=1.0, scatter=1.0):
-    return kernel.parts(kernel.place(a), kernel.place(b), seed_covariance(a, b)).covariance(size, scatter)
+    parts = kernel.parts(kernel.place(a), kernel.place(b), seed_covariance(a, b))
+    return parts.covariance(Rival(kernel, size, scatter, weight=1.0))
 
 
 @pytest.mark.parametrize(("size", "scatter"), [(1.0, 1.0), (4.0, 2.5)])
@@ -45,7 +49,8 @@ def covariance(kernel, a, b, size=1.0, scatter=1.0):
 def test_the_posterior_is_the_textbooks(kernel, size, scatter):
     seen, asked = points(12), points(5)
     values, noise = RNG.normal(0.4, 0.02, 12), RNG.uniform(0.001, 0.01, 12)
-    posterior = believe({kernel: 1.0}, Observations(seen, values, noise), {size: 1.0}, {scatter: 1.0}).at(asked)
+    belief = believe({kernel: 1.0}, Observations(seen, values, noise), {size: 1.0}, {scatter: 1.0})
+    posterior, noise = belief.at(asked), belief.observations.noise  # raised where a value is taken for luck
     inverse = np.linalg.inv(covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2))
     cross = covariance(kernel, asked, seen, size, scatter)
     before = [kernel.expected(kernel.place(where), size) for where in (seen, asked)]
@@ -57,16 +62,37 @@ def test_the_posterior_is_the_textbooks(kernel, size, scatter):
     assert kernel.variance(kernel.place(asked), size, scatter) == pytest.approx(np.diag(prior))
 
 
+def test_a_loss_far_below_all_expectation_is_luck_until_another_seed_says_the_same():
+    lr = np.arange(-12.0, -6.0)
+    seen = np.column_stack([lr, np.full(6, -6.0), np.full(6, 13.4), np.zeros(6), np.zeros(6)])
+    values = 0.4 + 0.009 * (lr + 10) ** 2
+    values[-1] -= 0.15
+    once = believe(ALL, Observations(seen, values, np.full(6, NOISE)))
+    assert once.observations.noise[-1] > 0.03 and (once.observations.noise[:-1] == NOISE).all()
+    assert np.argmin(once.at(seen).mean) != 5
+    twins = np.vstack([seen, seen[[0, 2, 5]] + [0, 0, 0, 0, 1.0]])
+    again = believe(ALL, Observations(twins, np.append(values, values[[0, 2, 5]] + 0.002), np.full(9, NOISE)))
+    assert np.argmin(again.at(seen).mean) == 5
+
+
+def test_high_losses_are_no_luck():
+    seen = np.column_stack([np.arange(-12.0, -6.0), np.full(6, -6.0), np.full(6, 13.4), np.zeros(6), np.zeros(6)])
+    values = np.array([0.44, 0.41, 0.4, 0.41, 0.44, 0.9])
+    observed = with_noise(seen, values)
+    assert (believe(ALL, observed).observations.noise == observed.noise).all()
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_covariance_has_no_negative_eigenvalue(kernel):
     where = points(60)
     assert np.linalg.eigvalsh(covariance(kernel, where, where)).min() > -1e-9
 
 
-def test_rivals_make_the_mixture_of_their_posteriors():
+@pytest.mark.parametrize("kernels", [BOTH, ALL], ids=["two", "three"])
+def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     seen, asked = points(6), points(4)
     observed = Observations(seen, RNG.normal(0.4, 0.02, 6), np.full(6, 0.003))
-    both = believe(BOTH, observed)
+    both = believe(kernels, observed)
     assert sum(rival.weight for rival in both.rivals) == pytest.approx(1.0) and len(both.rivals) > 2
     alone = [believe({one.kernel: 1.0}, observed, {one.size: 1.0}, {one.scatter: 1.0}).at(asked) for one in both.rivals]
     mixed = both.at(asked)

@@ -175,6 +175,43 @@ def test_no_learning_rate_is_recommended_that_is_known_to_diverge():
     assert recommend_now(GOAL, [*falling, diverged, finished]).learning_rate > 2.0**-10
 
 
+def test_settings_that_diverged_are_not_recommended_though_their_learning_rate_is_fine():
+    goal = replace(GOAL, space=Space(only=((2**-9, 2**-8), (2**-9, 2**-4), (2**-11, 2**-8), (2**-11, 2**-4))))
+    answers = [
+        Answer(Question(2**-9, 2**-8, TOKENS // 8), math.nan, "diverged"),
+        Answer(Question(2**-9, 2**-4, TOKENS), 1.5),
+        Answer(Question(2**-11, 2**-8, TOKENS), 1.7),
+    ]
+    best = recommend_now(goal, answers)
+    assert (best.learning_rate, best.weight_decay) == (2**-9, 2**-4)
+    assert (2**-9, 2**-8) not in best.as_good
+
+
+@pytest.mark.parametrize(("gain", "best_z"), [(0.01, 1.0), (0.02, 2.0), (0.04, 1.0)])
+def test_where_weight_decay_helps_it_is_found_though_short_runs_do_not_show_it(gain, best_z):
+    """WD matters through n alone, which is small in short runs: they say nothing of the gain."""
+
+    def helped(lr, wd, tokens):
+        u, z = math.log2(lr) + 10, math.log2(1 + lr * wd * tokens / TOKENS_PER_STEP)
+        return 3 * math.exp(0.01 * u * u + gain * (z / best_z - 1) ** 2 - 0.07 * math.log2(tokens / TOKENS))
+
+    suggestion = play(helped)[1][-1]
+    best = suggestion.recommendation
+    assert suggestion.is_done
+    assert regret(helped, GOAL, best) <= max(best.regret_bound, 0.25 * gain)
+
+
+def test_a_lucky_run_where_seeds_scatter_is_not_believed():
+    """At the highest LR runs are chaos: the best of all of them was one of several seeds there."""
+    answers = [Answer(Question(2.0**lr, 2**-6, TOKENS), nano_like(2.0**lr, 2**-6, TOKENS)) for lr in range(-12, -7)]
+    lowest = min(answer.loss for answer in answers)
+    luck = (0.98, 1.13, 1.09, 1.06)
+    chaos = [Answer(Question(2**-7, 2**-6, TOKENS, seed), factor * lowest) for seed, factor in enumerate(luck)]
+    chaos += [Answer(Question(2**-10, 2**-6, TOKENS, seed), 1.001 * lowest) for seed in (1, 2)]
+    chaos.append(Answer(Question(2**-7, 2**-5, TOKENS), 0.985 * lowest))
+    assert recommend_now(GOAL, answers + chaos).learning_rate < 2**-7.5
+
+
 def test_losses_that_are_not_positive_are_refused():
     with pytest.raises(InputError, match="above 0"):
         suggest(GOAL, [Answer(Question(2.0**-9, 2.0**-6, TOKENS), -1.5)])

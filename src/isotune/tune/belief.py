@@ -13,7 +13,8 @@ budget D that is tuned for:
 The trend is a cubic in u and a quadratic in z and d with Gaussian coefficients, so everything is linear and exact. The
 gap grows with the distance from the target budget (Brownian in d): a short run says less about a long one. That WD
 matters through z alone is the prior; a rival without it, smooth in log LR and log WD, stands beside it, and what is
-observed decides between them by their marginal likelihoods.
+observed decides between them by their marginal likelihoods. So does a third one, under which WD matters through z alone
+too, but may help by much: where runs are short n is small, and nothing that was seen speaks against it.
 
 What a seed does to a run it does to its neighbours too: runs with equal LR and n << 1 see the same data and take the
 same way, whatever their WD. So other WDs do not average it out, and it is no part of what is asked for; a second seed
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -50,14 +51,19 @@ SEED_LEVEL = 0.002  # shared by all runs of one seed
 SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
+HELP_ODDS = 1.0  # that it does so, and may help by more than it does on tables/nano
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
 # deeper bowl. Each size is a rival with these odds, and evidence decides.
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the constants above say, with odds: nano's large batch does so by a factor of 4.6.
 SCATTERS = {0.4: 1.0, 1.0: 2.0, 3.0: 1.0}
+LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
+USUAL_FREEDOM = 3.0  # as many seeds' worth is it that they scatter as is usual
 MIN_WEIGHT = 0.01  # rivals below are dropped
-MAX_OBSERVATIONS = 64  # those with the least noise, which are the lowest of each budget; more take time and say little
+MAX_OBSERVATIONS = 56  # those with the least noise, which are the lowest of each budget; more take time and say little
 
+_Z = 9  # the place of z among the invariant kernel's terms; z^2 follows
+INVARIANT, HELPED, PLAIN = "invariant", "invariant, WD may help", "plain"  # the kernels' names
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 _MORE_THAN_ANY_RESIDUAL = 1e30
 _JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
@@ -69,6 +75,7 @@ class Kernel:
     """A trend with Gaussian coefficients, and departures from it that are smooth in some coordinates."""
 
     name: str
+    view: str  # kernels of one view differ in their coefficients alone
     coordinates: Callable[[Points], np.ndarray] = field(repr=False)  # [points x 3], the last one d
     terms: Callable[[np.ndarray], np.ndarray] = field(repr=False)  # coordinates -> [points x terms]
     mean: np.ndarray = field(repr=False)
@@ -90,11 +97,11 @@ class Kernel:
         return np.asarray(placed.terms @ (self.mean * size**self.powers))
 
     def parts(self, first: Placed, second: Placed, seeds: np.ndarray | float) -> Parts:
-        """What the covariance of two sets of points is made of, at any size; `seeds` is that of what seeds do, which is
-        the same for all kernels."""
+        """What the covariance of two sets of points is made of, at any size and for all kernels of this view; `seeds`
+        is that of what seeds do, which is the same for all."""
         departures = self._along(first.budgets, second.budgets)[:, second.which][first.which]
         departures *= _nearness(first.across, second.across)
-        return Parts(self, first.terms, second.terms, departures, seeds)
+        return Parts(first.terms, second.terms, departures, seeds)
 
     def variance(self, placed: Placed, size: float, scatter: float) -> np.ndarray:
         """The diagonal of the covariance of these points."""
@@ -115,20 +122,19 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Parts:
-    """A covariance [first x second] that is to be had at several sizes."""
+    """A covariance [first x second] that is to be had for several kernels and at several sizes."""
 
-    kernel: Kernel
     first_terms: np.ndarray
     second_terms: np.ndarray
     departures: np.ndarray
     seeds: np.ndarray | float
 
-    def covariance(self, size: float, scatter: float) -> np.ndarray:
+    def covariance(self, rival: Rival) -> np.ndarray:
         """Before anything is observed."""
-        return np.asarray(self.without_seeds(size) + scatter**2 * self.seeds)
+        return np.asarray(self.without_seeds(rival.kernel, rival.size) + rival.scatter**2 * self.seeds)
 
-    def without_seeds(self, size: float) -> np.ndarray:
-        squares = self.kernel.deviations(size) ** 2
+    def without_seeds(self, kernel: Kernel, size: float) -> np.ndarray:
+        squares = kernel.deviations(size) ** 2
         return np.asarray((self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures)
 
 
@@ -191,7 +197,15 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
             (0.0, 0.003, 1.0),  # z d
         ]
     )
-    return Kernel("invariant", coordinates, terms, *_columns(prior), np.array([1.5, 1.2, 1.5]), DEPARTURE, GAP)
+    return Kernel(INVARIANT, "n", coordinates, terms, *_columns(prior), np.array([1.5, 1.2, 1.5]), DEPARTURE, GAP)
+
+
+def helped_kernel(invariant: Kernel) -> Kernel:
+    """The same, but for what WD does through n: it may help by much."""
+    mean, deviation = invariant.mean.copy(), invariant.deviation.copy()
+    mean[_Z], deviation[_Z] = -0.01, 0.03
+    mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.01
+    return replace(invariant, name=HELPED, mean=mean, deviation=deviation)
 
 
 def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
@@ -219,7 +233,8 @@ def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
             (0.0, 0.006, 1.0),  # v d
         ]
     )
-    return Kernel("plain", coordinates, terms, *_columns(prior), np.array([1.5, 1.5, 1.5]), PLAIN_DEPARTURE, GAP)
+    scales = np.array([1.5, 1.5, 1.5])
+    return Kernel(PLAIN, "WD", coordinates, terms, *_columns(prior), scales, PLAIN_DEPARTURE, GAP)
 
 
 def _columns(prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -242,24 +257,33 @@ class Belief:
 
     rivals: tuple[Rival, ...]
     observations: Observations
-    _placed: dict[str, Placed] = field(repr=False)  # the observations, by kernel
+    _placed: dict[str, Placed] = field(repr=False)  # the observations, by the kernels' views
     _solved: tuple[_Solved, ...] = field(repr=False)  # the same, by rival
 
     def at(self, points: Points) -> Posterior:
         """The log losses at these points."""
-        kernels = {rival.kernel.name: rival.kernel for rival in self.rivals}
-        placed = {name: kernel.place(points) for name, kernel in kernels.items()}
+        kernels = {rival.kernel.view: rival.kernel for rival in self.rivals}
+        placed = {view: kernel.place(points) for view, kernel in kernels.items()}
         seeds = seed_covariance(self.observations.points, points)
-        seen = {name: kernel.parts(self._placed[name], placed[name], seeds) for name, kernel in kernels.items()}
+        seen = {view: kernel.parts(self._placed[view], placed[view], seeds) for view, kernel in kernels.items()}
         means, explained = [], []
         for rival, solved in zip(self.rivals, self._solved, strict=True):
-            name = rival.kernel.name
+            view = rival.kernel.view
             known = np.zeros((0, len(points)))
             if len(self.observations):
-                known = _solve(solved.root, seen[name].covariance(rival.size, rival.scatter))
-            means.append(rival.kernel.expected(placed[name], rival.size) + known.T @ solved.residual)
+                known = _solve(solved.root, seen[view].covariance(rival))
+            means.append(rival.kernel.expected(placed[view], rival.size) + known.T @ solved.residual)
             explained.append(known)
         return Posterior(self.rivals, points, placed, np.array(means), tuple(explained))
+
+    def luck(self) -> np.ndarray:
+        """Half of what each observation is below what the others lead to expect, where that is more than LUCK
+        deviations; else 0. By the likeliest rival."""
+        solved = self._solved[int(np.argmax([rival.weight for rival in self.rivals]))]
+        inverse = _solve(solved.root, np.eye(len(self.observations)))
+        precision = (inverse**2).sum(axis=0)
+        below = -(inverse.T @ solved.residual) / precision
+        return np.where(below * np.sqrt(precision) > LUCK, below / 2, 0.0)
 
 
 @dataclass(frozen=True)
@@ -272,9 +296,9 @@ class Posterior:
     _means: np.ndarray = field(repr=False)  # [rivals x points]
     _explained: tuple[np.ndarray, ...] = field(repr=False)  # [observations x points], whose squares add up
 
-    def probability(self, kernel_name: str) -> float:
-        """That this kernel is the right one."""
-        return float(sum(rival.weight for rival in self.rivals if rival.kernel.name == kernel_name))
+    def probability(self, *kernel_names: str) -> float:
+        """That one of these kernels is the right one."""
+        return min(1.0, float(sum(rival.weight for rival in self.rivals if rival.kernel.name in kernel_names)))
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -287,7 +311,7 @@ class Posterior:
     @cached_property
     def deviation(self) -> np.ndarray:
         own = [
-            rival.kernel.variance(self._placed[rival.kernel.name], rival.size, rival.scatter) - (known**2).sum(axis=0)
+            rival.kernel.variance(self._placed[rival.kernel.view], rival.size, rival.scatter) - (known**2).sum(axis=0)
             for rival, known in zip(self.rivals, self._explained, strict=True)
         ]
         return np.sqrt(np.maximum(0.0, self.weights @ (np.array(own) + (self._means - self.mean) ** 2)))
@@ -313,13 +337,13 @@ class Posterior:
         return np.concatenate(drawn)
 
     def _own(self, index: int, first: slice, second: slice, parts: dict[str, Parts]) -> np.ndarray:
-        """One rival's covariance; `parts` keeps what those of the same kernel share."""
+        """One rival's covariance; `parts` keeps what kernels of the same view share."""
         rival, known = self.rivals[index], self._explained[index]
-        name, kernel = rival.kernel.name, rival.kernel
-        if name not in parts:
+        view, kernel = rival.kernel.view, rival.kernel
+        if view not in parts:
             seeds = seed_covariance(self.points[first], self.points[second])
-            parts[name] = kernel.parts(self._placed[name].some(first), self._placed[name].some(second), seeds)
-        return np.asarray(parts[name].covariance(rival.size, rival.scatter) - known[:, first].T @ known[:, second])
+            parts[view] = kernel.parts(self._placed[view].some(first), self._placed[view].some(second), seeds)
+        return np.asarray(parts[view].covariance(rival) - known[:, first].T @ known[:, second])
 
 
 @dataclass(frozen=True)
@@ -346,10 +370,6 @@ class _Solved:
                 return _Solved(root[:n, :n], root[n, :n])
         raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
 
-    @property
-    def log_likelihood(self) -> float:
-        return -float(self.residual @ self.residual) / 2 - float(np.log(self.root.diagonal()).sum())
-
     def for_lapack(self) -> _Solved:
         """The same in one piece, which LAPACK would make of it with every call."""
         return _Solved(np.asfortranarray(self.root), self.residual)
@@ -362,31 +382,69 @@ def believe(
     scatters: Mapping[float, float] | None = None,
 ) -> Belief:
     """The posterior; kernels, sizes and scatters come with their odds, up to a factor. Rivals without a chance are
-    dropped."""
+    dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = _lowest(observations)
-    placed = {kernel.name: kernel.place(observed.points) for kernel in kernels}
-    seeds = seed_covariance(observed.points, observed.points)
+    prepared = _Prepared.of(kernels, observed.points)
+    if len(observed) >= MIN_FOR_LUCK:
+        likely = _believe(kernels, observed, prepared, _some(sizes), _some(scatters))
+        observed = replace(observed, noise=np.hypot(observed.noise, likely.luck()))
+    return _believe(kernels, observed, prepared, sizes, scatters)
+
+
+def _some(odds: Mapping[float, float]) -> dict[float, float]:
+    """Every second one, which is enough to see what is luck."""
+    return dict(list(odds.items())[1::2]) or dict(odds)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The observed points, whatever their noise: placed by each view, and what their covariances are made of."""
+
+    placed: dict[str, Placed]
+    parts: dict[str, Parts]
+    seeds: np.ndarray | float
+
+    @staticmethod
+    def of(kernels: Iterable[Kernel], points: Points) -> _Prepared:
+        views = {kernel.view: kernel for kernel in kernels}
+        placed = {view: kernel.place(points) for view, kernel in views.items()}
+        seeds = seed_covariance(points, points)
+        parts = {view: kernel.parts(placed[view], placed[view], seeds) for view, kernel in views.items()}
+        return _Prepared(placed, parts, seeds)
+
+
+def _believe(
+    kernels: Mapping[Kernel, float],
+    observed: Observations,
+    prepared: _Prepared,
+    sizes: Mapping[float, float],
+    scatters: Mapping[float, float],
+) -> Belief:
     own = np.diag(observed.noise**2 + 1e-12)
-    noise = {scatter: own + scatter**2 * seeds for scatter in scatters}
-    tried: list[tuple[Rival, _Solved]] = []  # their weights are logarithms
+    noise = {scatter: own + scatter**2 * prepared.seeds for scatter in scatters}
+    tried: list[tuple[Rival, _Solved]] = []  # their weights are odds
     for kernel, odds in kernels.items():
-        its = placed[kernel.name]
-        parts = kernel.parts(its, its, seeds)
+        its, shared = prepared.placed[kernel.view], prepared.parts[kernel.view]
         for size, size_odds in sizes.items():
-            noiseless = parts.without_seeds(size)
+            noiseless = shared.without_seeds(kernel, size)
             residual = observed.values - kernel.expected(its, size)
             for scatter, scatter_odds in scatters.items():
                 solved = _Solved.of(noiseless, noise[scatter], residual)
-                weight = math.log(odds * size_odds * scatter_odds) + solved.log_likelihood
-                tried.append((Rival(kernel, size, scatter, weight), solved))
-    logs = np.array([rival.weight for rival, _ in tried])
+                tried.append((Rival(kernel, size, scatter, odds * size_odds * scatter_odds), solved))
+    logs = np.log([rival.weight for rival, _ in tried]) + _log_likelihoods([solved for _, solved in tried])
     weights = np.exp(logs - logs.max())
     weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     weights /= weights.sum()
     kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
     rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
-    return Belief(rivals, observed, placed, tuple(solved.for_lapack() for _, solved, _ in kept))
+    return Belief(rivals, observed, prepared.placed, tuple(solved.for_lapack() for _, solved, _ in kept))
+
+
+def _log_likelihoods(solved: list[_Solved]) -> np.ndarray:
+    residuals = np.array([one.residual for one in solved])
+    diagonals = np.array([one.root.diagonal() for one in solved])
+    return np.asarray((residuals**2).sum(axis=1) / -2 - np.log(diagonals).sum(axis=1))
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
@@ -408,13 +466,46 @@ def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:
-    """Observations whose noise is raised where they are far above the best of their budget."""
+    """Observations whose noise is raised where their cell is far above the best of its budget, and where seeds scatter.
+
+    It is a cell's mean that is held against the best: of several seeds the lucky one would else be believed, and the
+    others not.
+    """
     noise = np.broadcast_to(np.asarray(noise, dtype=float), values.shape)
-    excess = np.zeros(len(values))
+    if len(points) and np.any(points[:, 4] != points[0, 4]):
+        _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
+        cell = cell.ravel()
+        freedom = np.bincount(cell) - 1
+        means = np.bincount(cell, weights=values) / (freedom + 1)
+        squares = np.bincount(cell, weights=(values - means[cell]) ** 2)
+        if freedom.any():
+            noise = np.hypot(noise, _chaos(points[:, 0], points[first, 0].round(5), squares, freedom))
+        return Observations(points, values, raised_noise(points, means[cell], noise))
+    return Observations(points, values, raised_noise(points, values, noise))
+
+
+def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
+    """The noise of observations at points of which this is expected: what is bad says little."""
+    excess = np.zeros(len(points))
     for d in np.unique(points[:, 3].round(6)) if len(points) else ():
         here = np.abs(points[:, 3] - d) < 1e-5
-        excess[here] = values[here] - values[here].min()
-    return Observations(points, values, np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM)))
+        excess[here] = expected[here] - expected[here].min()
+    return np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM))
+
+
+def _chaos(log2_lr: np.ndarray, cells_log2_lr: np.ndarray, squares: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """What runs with these LRs have by themselves: by how much more seeds scatter there, or at a lower LR, than at the
+    LR where they do so least. What they do everywhere is a matter of the rivals."""
+    rates = np.unique(cells_log2_lr[freedom > 0])
+    usual = NOISE**2 + SEED_NOISE**2
+    variances = []
+    for rate in rates:
+        here = cells_log2_lr == rate
+        pooled = squares[here].sum() + USUAL_FREEDOM * usual
+        variances.append(pooled / (freedom[here].sum() + USUAL_FREEDOM))
+    grown = np.maximum.accumulate(np.array(variances)) - min(variances)
+    place = np.searchsorted(rates, log2_lr + 1e-4)  # rates up to here are no higher
+    return np.sqrt(np.concatenate([[0.0], grown])[place])
 
 
 def _lowest(observations: Observations) -> Observations:

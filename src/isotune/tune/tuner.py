@@ -18,7 +18,10 @@ from scipy import special
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
 from isotune.tune.belief import (
+    HELP_ODDS,
+    HELPED,
     INVARIANCE_ODDS,
+    INVARIANT,
     NEW,
     NOISE,
     Belief,
@@ -26,8 +29,10 @@ from isotune.tune.belief import (
     Observations,
     Posterior,
     believe,
+    helped_kernel,
     invariant_kernel,
     plain_kernel,
+    raised_noise,
     with_noise,
 )
 from isotune.tune.questions import Answer, Goal, Prices, Question, log2_cells
@@ -144,7 +149,7 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
         float(np.quantile(regrets, goal.level)),
         goal.level,
         tuple((lr, wd) for lr, wd in goal.space.settings_at(cells[others]).tolist()),
-        math.nan if goal.tokens_per_step is None else posterior.probability("invariant"),
+        math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED),
     )
 
 
@@ -236,7 +241,8 @@ def kernels_of(goal: Goal) -> dict[Kernel, float]:
     plain = plain_kernel(float(middle[0]), float(middle[1]))
     if goal.tokens_per_step is None:
         return {plain: 1.0}
-    return {invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25)): INVARIANCE_ODDS, plain: 1.0}
+    invariant = invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25))
+    return {invariant: INVARIANCE_ODDS, helped_kernel(invariant): HELP_ODDS, plain: 1.0}
 
 
 def _log2_cells(questions: Sequence[Question]) -> np.ndarray:
@@ -336,7 +342,7 @@ class _Candidates:
 
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
-        return with_noise(self.points, posterior.mean[len(self.targets) :]).noise
+        return raised_noise(self.points, posterior.mean[len(self.targets) :])
 
 
 def _cells_and_seeds(goal: Goal, belief: Belief, cells: np.ndarray, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -376,7 +382,8 @@ def _not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, answers: Seque
 
 def _recommendable(goal: Goal, answers: Sequence[Answer]) -> np.ndarray:
     """The cells [cells x 2] whose LR is not known to diverge: no run with it or a lower one did, or a run with it or a
-    higher one, and as long, did not. Where this leaves nothing, those with the lowest LR."""
+    higher one, and as long, did not; and that did not diverge themselves, with any seed. Where this leaves nothing,
+    those with the lowest LR."""
     cells = goal.space.cells
     diverged = {answer.question for answer in answers if answer.has_diverged and answer.question.tokens <= goal.tokens}
     if not diverged:
@@ -386,6 +393,8 @@ def _recommendable(goal: Goal, answers: Sequence[Answer]) -> np.ndarray:
     for question in diverged:
         as_long = [_log2_rate(one) for one in finished if one.tokens >= question.tokens]
         possible &= (rates < _log2_rate(question)) | (rates <= max(as_long, default=-math.inf))
+    diverged_themselves = _log2_cells(list(diverged)).round(6).tolist()
+    possible &= np.array([cell not in diverged_themselves for cell in cells.round(6).tolist()])
     return cells[possible] if possible.any() else cells[rates == rates.min()]
 
 
