@@ -10,7 +10,7 @@ PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_dr
 
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
-SLOW_RACERS := gp:10,gp-elr:10,bohb:10,bohb-decayed:10,bohb-syne-tune:10
+SLOW_RACERS := gp:6,gp-elr:6,bohb:6,bohb-decayed:6,bohb-syne-tune:6
 PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-without-rungs:15,isotune-without-prefixes:15,isotune-one-seed:15
 
 .PHONY: tune test check bench race prove docs clean

@@ -5,7 +5,8 @@
 A surface is tuned until the tuner is done (tolerance .25 %) or has asked MAX_QUESTIONS. Then its true regret is
 compared with the bound that was stated for 90 %. Surfaces that follow the prior are drawn from it: the invariance
 holds up to smooth departures. Those off it have no invariance, or another one, drift the other way, bend as no
-polynomial does, or gain by WD where n has grown; their noise is half to twice of what is assumed, grows with LR or not, and is shared along WD or not.
+polynomial does, or gain by WD where n has grown; their noise is half to twice of what is assumed, grows with LR or not,
+and is shared along WD or not.
 The bound has to hold in 85 to 95 % of them all.
 
 Regret has an atom at 0 (the best cell itself is recommended), where every bound holds: so a bound at 90 % may hold more
