@@ -171,7 +171,9 @@ def test_users_of_independent_weight_decay_are_told_their_own(diagnoses):
     """The same sweep, written down by users whose WD is LR * WD: all words and the advice mean theirs."""
     runs = drifting_optimum(np.random.default_rng(0))
     theirs = [
-        with_info(one, weight_decay=one.info.learning_rate * one.info.weight_decay, weight_decay_convention="independent")
+        with_info(
+            one, weight_decay=one.info.learning_rate * one.info.weight_decay, weight_decay_convention="independent"
+        )
         for one in runs
     ]
     ours, (independent,) = diagnose(runs)[0], diagnose(theirs)
