@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from isotune.cli import main
@@ -99,6 +100,13 @@ def test_a_replay_says_how_it_would_have_gone(tune):
     assert table["loss"] == losses[best["learning_rate"], best["weight_decay"]]
     assert table["lowest_loss"] == min(losses.values()) and 0 <= table["smooth_regret"] < 0.02
     assert "in " + str(NANO) + ", seed 0\n" in shown.stdout
+    counts = facts["evidence"]
+    assert f"{counts['runs']} runs, {counts['full_length']} of them of the full length" in shown.stdout
+    assert f"n             {facts['n']:.2g} at the end" in shown.stdout
+    assert [f"  warning       {words}" for words in facts["warnings"]] == [
+        line for line in shown.stdout.splitlines() if line.startswith("  warning")
+    ]
+    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None}
     assert f"isotune table show {NANO} --batch-size 4 --tokens 688128 --seed 0" in shown.stdout
 
 
@@ -147,8 +155,9 @@ def test_failures_are_told_not_repeated_and_repeated_on_demand(failing):
     num_failed = len(failed())
     assert num_failed >= 3 and f"{num_failed} runs gave no loss; LR 2^-7 and above was given up" in first.stdout
     assert "exit code 1: no memory; they are asked again with --retry-failed" in first.stderr
-    failing("fail")
+    facts = json.loads(failing("fail", "--json").stdout)
     assert len(failed()) == num_failed, "what failed is not asked again"
+    assert facts["failed"] == {"runs": num_failed, "given_up_from_learning_rate": 2.0**-7} and facts["n"] is None
     Path("mended").touch()
     mended = failing("fail", "--retry-failed", "--max-tokens", "4M")
     assert len(failed()) == num_failed and "gave no loss" not in mended.stdout + mended.stderr
@@ -176,6 +185,13 @@ def test_runs_without_a_loss_are_refused(tune, tmp_path, monkeypatch):
     assert result.returncode == 2 and "were not evaluated" in result.stderr
 
 
+def test_the_options_of_training_are_known_by_name():
+    from isotune.cli.execution import OF_EXECUTION, with_execution
+
+    command = click.command()(with_execution(lambda **arguments: None))
+    assert [option.name for option in command.params] == list(OF_EXECUTION)
+
+
 @pytest.fixture
 def kept_signals():
     """The command takes Ctrl-C for itself; here it runs in the tests' own process."""
@@ -198,7 +214,19 @@ def kept_signals():
         (["--command", COMMAND], "needs --metrics"),
         ([*FOREIGN, "--lr", "0.001"], "no range"),
         (["nano-cosine", "--max-tokens", "1M"], "WSD"),
-        (["nano-wsd", "--tolerance", "0"], "tolerance"),
+        (["nano-wsd", "--tolerance", "0"], "--tolerance 0 must be above 0: write percent of the loss, such as 0.1"),
+        ([*FOREIGN, "--tolerance", "-1"], "--tolerance -1 must be above 0"),
+        (["--table", NANO, "--batch-size", 4, "--tolerance", "nan"], "--tolerance nan must be above 0"),
+        ([*FOREIGN, "--wd", "0..0.1"], "--wd '0..0.1' must go from a number above 0"),
+        (["nano-wsd", "--lr", "2^-7..2^-9"], "--lr '2^-7..2^-9' must go from"),
+        ([*FOREIGN, "--octaves", "-1"], "--octaves=-1"),
+        (["--table", NANO, "--batch-size", 4, "--loss", "val_loss"], "--loss belongs to --command"),
+        (["nano-wsd", "--loss", "foo"], "--loss belongs to --command"),
+        (["--table", NANO, "--batch-size", 4, "--device", "cuda"], "--device belongs to recipes; a replay"),
+        (["--table", NANO, "--batch-size", 4, "--threads", 3], "--threads belongs to recipes; a replay"),
+        (["--table", NANO, "--batch-size", 4, "--no-compile"], "--compile belongs to recipes; a replay"),
+        ([*FOREIGN, "--device", "cpu"], "--device belongs to recipes; the command"),
+        ([*FOREIGN, "--eval-every", "1M"], "--eval-every belongs to recipes; the command"),
         (["nano-wsd", "--tokens", "10Q"], "nano-wsd with --tokens: tokens='10Q' is not a number"),
         (["nano-wsd", "--retry-failed"], "belongs to --command"),
         ([*FOREIGN, "--workers", "-1"], "--workers"),

@@ -1,6 +1,7 @@
 """What a tuning's words say: of ends of ranges, of flat sets, of limits."""
 
 import doctest
+import math
 from dataclasses import replace
 
 import click
@@ -8,7 +9,7 @@ import pytest
 from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
 
 from isotune.cli import tuning_words
-from isotune.cli.tuning_words import price_words, result_words, round_words
+from isotune.cli.tuning_words import price_words, result_facts, result_words, round_words
 from isotune.objectives.function import FunctionObjective
 from isotune.tune import Goal, Limits, Space, tune
 
@@ -55,6 +56,28 @@ def test_the_result_begins_with_the_settings_and_ends_with_what_to_paste(tuning)
 def test_an_end_of_a_range_is_warned_of_where_something_may_lie_behind(tuning, settings, warning):
     words = words_of(tuning, learning_rate=settings[0], weight_decay=settings[1])
     assert warning in words and ("warning" in words) is bool(warning)
+
+
+def facts_of(tuning, **changes):
+    """The result's facts with parts of the recommendation replaced."""
+    tuned, objective, _ = tuning
+    changed = replace(tuned, recommendation=replace(tuned.recommendation, **changes))
+    return result_facts(changed, GOAL, objective.answers())
+
+
+def test_the_facts_have_what_the_words_say(tuning):
+    facts = facts_of(tuning, learning_rate=2.0**-7, weight_decay=0.125)
+    assert facts["warnings"] == ["LR is at the upper end of its range: widen --lr"]
+    assert facts["n"] == pytest.approx(2.0**-7 * 0.125 * TOKENS / TOKENS_PER_STEP)
+    assert facts["evidence"]["runs"] == len(tuning[1].answers()) >= facts["evidence"]["full_length"]
+    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None}
+
+
+@pytest.mark.parametrize(("weight", "told"), [(1.0000000000000002, 1.0), (0.5, 0.5), (math.nan, math.nan)])
+def test_no_probability_is_above_one(tuning, weight, told):
+    result = facts_of(tuning, invariance_weight=weight)["result"]
+    assert result.recommendation.invariance_weight == pytest.approx(told, abs=0, nan_ok=True)
+    assert result.more.suggestion.recommendation.invariance_weight <= 1.0
 
 
 def test_the_flat_set_is_told_by_learning_rate(tuning):

@@ -104,6 +104,36 @@ def test_a_cell_that_failed_is_asked_again_when_nothing_else_is_left():
     assert len(set(tried)) == 3 and tried[3] == tried[2], "of three cells the first trial takes the middle"
 
 
+def test_a_cell_whose_weight_decay_was_never_asked_for_is_asked_again_when_nothing_else_is_left():
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-10, 2.0**-8)
+        if trial.number != 2:
+            trial.suggest_float("weight_decay", 0.1, 0.1)
+        return bowl(lr, 0.1)
+
+    sampler = IsotuneSampler(weight_decay_convention="coupled", octaves=1.0, seed=0)
+    rates = [trial.params["learning_rate"] for trial in optimize(sampler, 4, objective).trials]
+    assert len(set(rates)) == 3 and rates[3] == rates[2], "of three cells the first trial takes the middle"
+
+
+@pytest.mark.parametrize("outlier", [5.0, 1e6])
+def test_a_loss_far_above_others_that_are_below_zero_blinds_nobody(outlier):
+    """Above a cliff in LR: as bad as a divergence, however bad it is. The means are over places of the optimum."""
+
+    def excess(seed):
+        best_lr, best_wd = np.random.default_rng(seed).uniform((-12.5, -6.0), (-9.5, 0.0))
+
+        def objective(trial):
+            lr, wd = (math.log2(value) for value in settings(trial))
+            if lr > -9:
+                return outlier
+            return -3 + 2 * math.exp(0.02 * (lr - best_lr) ** 2 + 0.01 * (wd - best_wd) ** 2)
+
+        return optimize(make_sampler(), 16, objective).best_value + 1
+
+    assert np.mean([excess(seed) for seed in range(6)]) < 0.02, "it was .028 where the outlier set the scale"
+
+
 def test_nan_counts_as_diverged():
     study = optimize(make_sampler(), 10, lambda trial: math.nan if settings(trial)[0] > 2.0**-10 else 2.0)
     assert sum(trial.state == optuna.trial.TrialState.FAIL for trial in study.trials) <= 4

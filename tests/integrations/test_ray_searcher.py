@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from ray import tune
 
 from isotune.errors import InputError
@@ -125,9 +126,139 @@ def test_points_that_were_evaluated_elsewhere_count_as_its_own():
     assert told.suggest("next") == played.suggest("next")
 
 
+def curve_of(configuration, length):
+    """The loss of an ordinary run on its way: 3.5 times the final one at the first report."""
+    return bowl(configuration) * (1 + 2.5 / length - 2.5 / 16)
+
+
+def complete(searcher, trial, configuration, length, **more):
+    """Reports up to a length; Ray tells the last report of a trial only when it is complete."""
+    for iteration in range(1, length):
+        report = {"loss": curve_of(configuration, iteration), "training_iteration": iteration}
+        searcher.on_trial_result(trial, report)
+    last = {"loss": curve_of(configuration, length), "training_iteration": length}
+    searcher.on_trial_complete(trial, last | more)
+
+
+def outcome_of(searcher, trial):
+    return dict(zip(searcher._asked, searcher._tried(), strict=True))[trial]
+
+
+def test_a_trial_that_was_stopped_early_counts_as_it_would_have_ended():
+    searcher = make_searcher()
+    one, other = searcher.suggest("whole"), searcher.suggest("stopped")
+    complete(searcher, "stopped", other, 4)
+    assert outcome_of(searcher, "stopped").loss == curve_of(other, 4), "nobody came farther"
+    complete(searcher, "whole", one, 16)
+    assert outcome_of(searcher, "whole").loss == bowl(one) and outcome_of(searcher, "whole").noise is None
+    stopped = outcome_of(searcher, "stopped")
+    assert stopped.loss == pytest.approx(bowl(other)) and stopped.noise is not None
+
+
+def test_trials_that_still_run_tell_that_another_was_stopped():
+    searcher = make_searcher()
+    one, other = searcher.suggest("running"), searcher.suggest("stopped")
+    for length in (1, 2, 3):
+        searcher.on_trial_result("running", {"loss": curve_of(one, length), "training_iteration": length})
+    complete(searcher, "stopped", other, 1)
+    assert outcome_of(searcher, "running").loss is None
+    assert outcome_of(searcher, "stopped").loss == pytest.approx(curve_of(one, 3) * bowl(other) / bowl(one))
+
+
+@pytest.mark.parametrize("changes", [{"max_t": 1_600}, {"max_t": 1_600, "time_attr": "seconds"}])
+def test_the_length_may_be_told_and_then_a_trial_alone_may_have_been_stopped(changes):
+    searcher = make_searcher(**({"time_attr": "tokens"} | changes))
+    complete(searcher, "a", searcher.suggest("a"), 4, tokens=400, seconds=400)
+    complete(searcher, "b", searcher.suggest("b"), 15, tokens=1_500, seconds=1_500)
+    assert outcome_of(searcher, "a").loss is None, "no other trial has a report where it was stopped"
+    assert outcome_of(searcher, "b").loss is not None
+
+
+def test_without_a_length_all_that_end_have_finished():
+    searcher = make_searcher(time_attr=None)
+    one, other = searcher.suggest("long"), searcher.suggest("short")
+    complete(searcher, "long", one, 16)
+    complete(searcher, "short", other, 2)
+    assert outcome_of(searcher, "short").loss == curve_of(other, 2)
+
+
+def test_early_stops_leave_the_search_as_good(tmp_path):
+    """A scheduler stops, at the first report, whatever is worse than the median there: ASHA's way."""
+    searcher, tried, seen = make_searcher(), [], []
+    for number in range(14):
+        if number == 7:
+            searcher.save(str(tmp_path / "state"))
+            searcher = make_searcher()
+            searcher.restore(str(tmp_path / "state"))
+        configuration = searcher.suggest(f"trial {number}")
+        tried.append(configuration)
+        seen.append(curve_of(configuration, 1))
+        complete(searcher, f"trial {number}", configuration, 1 if seen[-1] > np.median(seen) else 16)
+    assert min(map(bowl, tried)) < 2 * 1.01
+    told = zip(searcher._tried(), map(bowl, tried), strict=True)
+    assert all(one.loss is None or one.loss == pytest.approx(loss) for one, loss in told)
+
+
+def test_a_long_curve_is_thinned_and_one_that_begins_again_is_replaced():
+    from isotune.integrations.ray_searcher import MAX_REPORTS, _with_report
+
+    curve = {}
+    for length in range(1, 5_001):
+        curve = _with_report(curve, length, 1 / length)
+    assert len(curve) <= MAX_REPORTS and list(curve)[:: len(curve) - 1] == [1, 5_000]
+    assert _with_report(curve, 1, 2.0) == {1: 2.0} and _with_report(curve, math.nan, 2.0) == curve
+
+
+def test_a_point_that_was_pruned_elsewhere_is_not_asked_again_and_says_nothing():
+    searcher = make_searcher()
+    first = make_searcher().suggest("trial 0")
+    searcher.add_evaluated_point(first, 1e-3, pruned=True)
+    assert searcher._tried()[0].loss is None
+    assert searcher.suggest("trial 0") != first
+
+
+@pytest.mark.parametrize("wrap", [np.float32, torch.tensor, lambda loss: torch.tensor([loss])])
+def test_a_loss_may_be_wrapped(wrap):
+    searcher = make_searcher()
+    searcher.suggest("trial 0")
+    searcher.on_trial_complete("trial 0", {"loss": wrap(2.5)})
+    assert searcher._told == {"trial 0": 2.5}
+
+
+@pytest.mark.parametrize("loss", [None, "2.5", torch.ones(2), {}])
+def test_what_is_no_number_is_a_failure(loss):
+    searcher = make_searcher()
+    searcher.suggest("trial 0")
+    searcher.on_trial_complete("trial 0", {"loss": loss})
+    assert searcher._told == {"trial 0": "failed"}
+
+
+def test_quantized_ranges_keep_their_quantum_and_no_setting_is_asked_twice():
+    searcher = IsotuneSearch(weight_decay_convention="coupled")
+    space = {"learning_rate": tune.qloguniform(1e-5, 1e-2, 1e-5), "weight_decay": tune.quniform(0, 0.3, 0.05)}
+    searcher.set_search_properties("loss", "min", space)
+    tried = play(searcher, 12)
+    for one in tried:
+        for value, step, high in ((one["learning_rate"], 1e-5, 1e-2), (one["weight_decay"], 0.05, 0.3)):
+            assert value / step == pytest.approx(round(value / step)) and 0.99 * step < value < 1.0001 * high
+    assert len({tuple(one.values()) for one in tried}) == 12
+
+
 def test_mistakes_are_sentences():
     with pytest.raises(InputError, match="mode='min'"):
         IsotuneSearch(weight_decay_convention="coupled").set_search_properties("loss", "max", SPACE)
+    with pytest.raises(InputError, match="mode='min'"):
+        IsotuneSearch(weight_decay_convention="coupled", space=SPACE, metric="accuracy", mode="max")
+    with pytest.raises(InputError, match="max_t"):
+        make_searcher(max_t=0)
+    for space, words in (
+        ({"train_loop_config": SPACE}, r"'learning_rate' inside 'train_loop_config'.*move it to the top level"),
+        (SPACE | {"learning_rate": tune.randn(1, 1)}, r"tune\.loguniform"),
+    ):
+        searcher = IsotuneSearch(weight_decay_convention="coupled")
+        searcher.set_search_properties("loss", "min", space)
+        with pytest.raises(InputError, match=words):
+            searcher.suggest("trial 0")
     searcher = IsotuneSearch(weight_decay_convention="coupled")
     searcher.set_search_properties("loss", "min", {"lr": tune.loguniform(1e-4, 1e-2)})
     with pytest.raises(InputError, match=r"tune\.loguniform"):

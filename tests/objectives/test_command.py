@@ -254,6 +254,9 @@ def test_a_killed_tuning_leaves_no_command_running(tmp_path):
     (pid_file,) = tmp_path.glob("runs/*/pid")
     pid = int(pid_file.read_text())
     wait_until(lambda: not is_alive(pid))
+    (pid_file.parent / "metrics.jsonl").write_text('{"tokens": 400, "val_loss": 3}')
+    command = json.loads((tmp_path / "command.json").read_text())["command"]
+    assert make(tmp_path, command=command).spent_tokens() == 400, "what a killed tuning had trained counts, too"
 
 
 def wait_until(is_so, seconds=60.0):
@@ -284,15 +287,106 @@ def test_what_a_command_started_ends_with_it_even_if_it_ignores_being_asked(tmp_
     assert not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
-def test_an_option_before_resume_is_left_out_with_it():
-    values = placeholders.values_of(Question(0.001, 0.1, 1000), 0.1, "out", "")
-    assert placeholders.fill_words("t '' --resume {resume} --from={resume} --out {out}", values) == [
-        "t",
-        "",
-        "--from=",
-        "--out",
-        "out",
-    ]
+@pytest.mark.parametrize(
+    ("command", "begins", "resumes"),
+    [
+        ("t '' --resume {resume} --out {out}", ["t", "", "--out", "o"], ["t", "", "--resume", "r", "--out", "o"]),
+        ("t -v --from={resume} {out}", ["t", "-v", "o"], ["t", "-v", "--from=r", "o"]),
+        ("t -v from={resume}/last.pt {out}", ["t", "-v", "o"], ["t", "-v", "from=r/last.pt", "o"]),
+        ("t --from {resume}/last.pt {out}", ["t", "o"], ["t", "--from", "r/last.pt", "o"]),
+        ("sh -c 'a \"{resume}\" b'", ["sh", "-c", 'a "" b'], ["sh", "-c", 'a "r" b']),
+        ("t -x{out}{resume}", ["t", "-xo"], ["t", "-xor"]),
+    ],
+)
+def test_what_is_there_for_resume_alone_is_left_out_where_a_run_begins(command, begins, resumes):
+    question = Question(0.001, 0.1, 1000)
+    for resume, words in (("", begins), ("r", resumes)):
+        assert placeholders.fill_words(command, placeholders.values_of(question, 0.1, "o", resume)) == words
+
+
+@pytest.mark.parametrize("line", ['{"tokens": ' + "9" * 400 + ', "val_loss": 2}', "[" * 100_000, '{"tokens": 1e999}'])
+def test_lines_that_no_number_or_stack_can_hold_are_passed_over(tmp_path, line):
+    from isotune.objectives.command import _read_metrics
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(line + '\n{"tokens": 10, "val_loss": 2.5}\n' + line)
+    read = _read_metrics(path, "val_loss")
+    assert (read.tokens, read.loss) == (10, 2.5)
+
+
+def test_a_command_that_hangs_after_its_loss_was_nan_has_diverged(tmp_path):
+    rows = '{{\\"tokens\\": 250000, \\"val_loss\\": NaN}}'
+    hanging = f"sh -c \"echo '{rows}' > {{out}}/metrics.jsonl; sleep 60\" {{learning_rate}} {{weight_decay}} {{tokens}}"
+    objective = make(tmp_path, command=hanging, timeout_hours=1.0 / 3600)
+    objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+    assert [entry.status for entry in objective.entries] == ["diverged"]
+    assert objective.spent_tokens() == 250_000
+
+
+def test_a_command_that_changes_its_directory_finds_its_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wandering = f"sh -c 'cd / && exec \"$@\"' sh {COMMAND} --from={{resume}}"
+    objective = make("study", command=wandering)
+    for tokens in (TOKENS // 4, TOKENS):
+        objective.ask([Question(2.0**-10, 2.0**-5, tokens)])
+    assert [entry.status for entry in objective.entries] == ["finished", "finished"], objective.entries
+    assert float((Path(objective.entries[-1].out) / "began_at").read_text()) == TOKENS // 4
+
+
+# Ends with half of the tokens; of more it reports a quarter, or three if it continues a run, and hangs.
+HANGING = f"""
+import json, pathlib, sys, time
+out, tokens = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+ends = tokens <= {TOKENS // 2}
+reached = tokens if ends else (3 if "--from" in sys.argv else 1) * tokens // 4
+(out / "part").write_text(json.dumps(dict(tokens=reached, val_loss=2.5)))
+(out / "part").rename(out / "metrics.jsonl")
+time.sleep(0 if ends else 60)
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    """The command of a trainer that has to be interrupted."""
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    return f"{sys.executable} {script} {{out}} {{tokens}} {{learning_rate}} {{weight_decay}} --from {{resume}}"
+
+
+def interrupt(folder, command, question):
+    """Asks, and is told to stop as soon as the run has metrics."""
+
+    def num_metrics():
+        return len(list(folder.glob("runs/*/metrics.jsonl")))
+
+    before = num_metrics()
+    make(folder, command=command, should_stop=lambda: num_metrics() > before, timeout_hours=None).ask([question])
+
+
+def test_an_interrupted_run_costs_what_its_metrics_show_once(tmp_path, hanging):
+    study, question = tmp_path / "study", Question(2.0**-10, 0.5, TOKENS)
+    interrupt(study, hanging, question)
+    objective = make(study, command=hanging)
+    assert objective.spent_tokens() == make(study, command=hanging).spent_tokens() == TOKENS // 4
+    assert objective.answers() == [] and objective.failed() == [], "it may be asked again"
+    interrupt(study, hanging, question)
+    assert objective.spent_tokens() == 2 * (TOKENS // 4), "it was trained twice"
+
+
+def test_an_interrupted_run_that_continued_another_costs_what_it_added(tmp_path, hanging):
+    study = tmp_path / "study"
+    make(study, command=hanging).ask([Question(2.0**-10, 0.5, TOKENS // 2)])
+    assert make(study, command=hanging).spent_tokens() == TOKENS // 2
+    interrupt(study, hanging, Question(2.0**-10, 0.5, TOKENS))
+    study.rename(tmp_path / "moved")
+    assert make(tmp_path / "moved", command=hanging).spent_tokens() == 3 * TOKENS // 4
+
+
+def test_a_damaged_note_of_a_run_is_said(tmp_path, hanging):
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "run.json").write_text('{"format": 1, "tokens": 10}')
+    with pytest.raises(InputError, match=r"run\.json is damaged.*delete its folder"):
+        make(tmp_path, command=hanging).spent_tokens()
 
 
 def test_a_second_tuning_in_the_same_folder_is_refused(tmp_path):

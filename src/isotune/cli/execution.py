@@ -32,6 +32,22 @@ _OPTIONS = [
 ]
 
 
+# Their names as arguments.
+OF_EXECUTION = (
+    "device",
+    "compiled",
+    "threads",
+    "micro_batch_size",
+    "eval_every",
+    "eval_windows",
+    "final_windows",
+    "noise_every",
+    "noise_sequences",
+    "save_seconds",
+    "allow_mixed_numerics",
+)
+
+
 def with_execution(command: Command) -> Command:
     """Gives a command the options that `make_execution` and `evaluation_of` read."""
     for option in reversed(_OPTIONS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -12,8 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from isotune.cli.execution import evaluation_of, importing_torch, make_execution, stop_on_signals, with_execution
+from isotune.cli.execution import (
+    OF_EXECUTION,
+    evaluation_of,
+    importing_torch,
+    make_execution,
+    stop_on_signals,
+    with_execution,
+)
 from isotune.cli.options import load_recipe
 from isotune.cli.report import NO_REPORT, report_tuning
 from isotune.cli.terminal import StatusLine
@@ -21,6 +30,7 @@ from isotune.cli.tuning_words import (
     all_diverged_words,
     price_words,
     progress_words,
+    result_facts,
     result_words,
     round_words,
     table_facts,
@@ -33,14 +43,14 @@ from isotune.recipe.quantities import require_positive
 if TYPE_CHECKING:
     from isotune.objectives.table import TableObjective
     from isotune.recipe import Recipe
-    from isotune.tune import Goal, Objective, Question, Round, Space, Tuned
+    from isotune.tune import Answer, Goal, Objective, Question, Round, Space, Tuned
 
 DEFAULT_RECIPE = "nano-tune"
 DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS, DEFAULT_OCTAVES = "2^-13..2^-6", "2^-8..1", 0.5
 DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
 
 # Options that belong to one way of answering, with the word for it.
-_OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step", "retry_failed")
+_OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step", "retry_failed", "loss")
 _OF_SPACES = ("lr", "wd", "octaves", "seeds")
 
 
@@ -153,7 +163,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
     words = result_words(tuned, goal, limits, answers, tuning.again, tuning.next_steps)
     if tuning.table is not None:
         words += "\n" + table_words(tuning.table, tuned, goal)
-    click.echo(json.dumps(_facts(tuned, tuning), indent=1) if as_json else words)
+    click.echo(json.dumps(_facts(tuned, tuning, answers), indent=1) if as_json else words)
     if tuned.unanswered and not quiet and not stop:
         click.echo(
             f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuning.last_failure()}{tuning.retry}",
@@ -190,12 +200,13 @@ def _tuning(recipe_name: str | None, stop: list[int], line: StatusLine, argument
     if len(given) > 1:
         raise InputError(f"both {' and '.join(given)}: give one of them")
     if given == ["--command"]:
-        _refuse(arguments, ("batch_size",), "--table")
+        _refuse(("batch_size",), "--table")
+        _refuse(OF_EXECUTION, "recipes; the command trains as its own words say")
         return _of_command(stop, arguments)
-    _refuse(arguments, _OF_COMMANDS, "--command")
+    _refuse(_OF_COMMANDS, "--command")
     if given == ["--table"]:
         return _of_table(arguments)
-    _refuse(arguments, ("batch_size",), "--table")
+    _refuse(("batch_size",), "--table")
     return _of_recipe(recipe_name or DEFAULT_RECIPE, stop, line, arguments)
 
 
@@ -225,7 +236,7 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
         f"{name} (batch size {recipe.batch_size})",
         objective,
         objective.goal(
-            _space(arguments), tolerance=arguments["tolerance"] / 100, num_seeds=arguments["seeds"] or MAX_SEEDS
+            _space(arguments), tolerance=_tolerance(arguments["tolerance"]), num_seeds=arguments["seeds"] or MAX_SEEDS
         ),
         folder,
         f"isotune tune {name}{tokens}{_same(arguments)}",
@@ -262,7 +273,7 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
         space=_space(arguments),
         tokens_per_step=arguments["tokens_per_step"],
         seeds=tuple(range(_num_seeds(arguments))),
-        tolerance=arguments["tolerance"] / 100,
+        tolerance=_tolerance(arguments["tolerance"]),
     )
     where = (
         f"Runs go to {folder}, {objective.num_parallel} at once. After a kill, repeat the command: nothing that was "
@@ -289,15 +300,16 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
 def _of_table(arguments: dict[str, Any]) -> _Tuning:
     from isotune.objectives.table import TableObjective
 
-    _refuse(arguments, _OF_SPACES, "recipes and commands; the cells of a table are as they are")
-    _refuse(arguments, ("study",), "recipes and commands; a replay keeps nothing")
+    _refuse(_OF_SPACES, "recipes and commands; the cells of a table are as they are")
+    _refuse(("study",), "recipes and commands; a replay keeps nothing")
+    _refuse(OF_EXECUTION, "recipes; a replay trains nothing")
     folder = arguments["table"]
     objective = TableObjective(folder, batch_size=arguments["batch_size"], num_parallel=arguments["workers"] or 1)
     tokens = parse_tokens("--tokens", arguments["tokens"]) if arguments["tokens"] else objective.budgets[-1]
     return _Tuning(
         f"{objective.table.name} (batch size {objective.batch_size})",
         objective,
-        objective.goal(tokens, tolerance=arguments["tolerance"] / 100),
+        objective.goal(tokens, tolerance=_tolerance(arguments["tolerance"])),
         None,
         f"isotune tune --table {folder} --batch-size {objective.batch_size} --tokens {tokens}",
         (f"isotune table show {folder} --batch-size {objective.batch_size} --tokens {tokens} --seed {objective.seed}",),
@@ -312,7 +324,9 @@ def _space(arguments: dict[str, Any]) -> Space:
     return Space(
         learning_rate=_range("--lr", arguments["lr"] or DEFAULT_LEARNING_RATES),
         weight_decay=_range("--wd", arguments["wd"] or DEFAULT_WEIGHT_DECAYS),
-        octaves=DEFAULT_OCTAVES if arguments["octaves"] is None else arguments["octaves"],
+        octaves=DEFAULT_OCTAVES
+        if arguments["octaves"] is None
+        else require_positive("--octaves", arguments["octaves"]),
     )
 
 
@@ -330,13 +344,19 @@ def _range(option: str, text: str) -> tuple[float, float]:
     low, dots, high = text.partition("..")
     if not dots:
         raise InputError(f"{option} {text!r} is no range: write 2^-12..2^-7")
-    return parse_number(option, low), parse_number(option, high)
+    ends = parse_number(option, low), parse_number(option, high)
+    if not 0 < ends[0] <= ends[1]:
+        raise InputError(f"{option} {text!r} must go from a number above 0 to one that is not lower: write 2^-8..0.1")
+    return ends
 
 
-def _refuse(arguments: dict[str, Any], names: tuple[str, ...], whose: str) -> None:
+def _refuse(names: tuple[str, ...], whose: str) -> None:
+    """Refuses options that were given, be it with their defaults."""
+    context = click.get_current_context()
+    options = {option.name: option.opts[0] for option in context.command.params}
     for name in names:
-        if arguments[name] is not None:
-            raise InputError(f"--{name.replace('_', '-')} belongs to {whose}: leave it out")
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise InputError(f"{options[name]} belongs to {whose}: leave it out")
 
 
 def _same(arguments: dict[str, Any]) -> str:
@@ -344,6 +364,13 @@ def _same(arguments: dict[str, Any]) -> str:
     names = ("lr", "wd", "octaves", "seeds", "study", "workers")
     given = [(name, arguments[name]) for name in names if arguments[name] is not None]
     return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+
+
+def _tolerance(percent: float) -> float:
+    """As a share of the loss."""
+    if not 0 < percent < math.inf:
+        raise InputError(f"--tolerance {percent:g} must be above 0: write percent of the loss, such as 0.1")
+    return percent / 100
 
 
 def _max_hours(hours: float | None) -> float | None:
@@ -363,8 +390,9 @@ def _seconds_per_token(recipe: Recipe, num_workers: int) -> float | None:
         return None
 
 
-def _facts(tuned: Tuned, tuning: _Tuning) -> Any:
+def _facts(tuned: Tuned, tuning: _Tuning, answers: Sequence[Answer]) -> Any:
     from isotune.analyze.plain import plain
 
-    facts = {"tokens": tuning.goal.tokens, "settings": len(tuning.goal.space.cells), "result": tuned}
+    facts = {"tokens": tuning.goal.tokens, "settings": len(tuning.goal.space.cells)}
+    facts |= result_facts(tuned, tuning.goal, answers)
     return plain(facts if tuning.table is None else facts | {"table": table_facts(tuning.table, tuned, tuning.goal)})

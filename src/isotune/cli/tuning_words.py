@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,7 +79,7 @@ def result_words(
         click.style(_settings(best.learning_rate, best.weight_decay), bold=True)
         + f" for {format_tokens(goal.tokens)} tokens",
         *_facts_of(best, goal),
-        *_warnings(best, goal),
+        *(_line("warning", words) for words in _warnings(best, goal)),
         _line("evidence", _evidence(answers, goal)),
         *_failed(tuned, answers),
         _line("trained", _trained(tuned, goal)),
@@ -88,6 +89,21 @@ def result_words(
     lr, wd = (f"{value:.4g}" for value in (best.learning_rate, best.weight_decay))
     steps = [step.replace("{lr}", lr).replace("{wd}", wd) for step in next_steps]
     return "\n".join([*lines, "next", *(f"  {step}" for step in (*steps, *_pasted(best)))])
+
+
+def result_facts(tuned: Tuned, goal: Goal, answers: Sequence[Answer]) -> dict[str, Any]:
+    """The same as data."""
+    asked = tuned.more.suggestion
+    more = replace(tuned.more, suggestion=replace(asked, recommendation=_with_sound_weight(asked.recommendation)))
+    best = _with_sound_weight(tuned.recommendation)
+    given_up = _given_up(tuned, answers)
+    return {
+        "result": replace(tuned, recommendation=best, more=more),
+        "n": None if goal.tokens_per_step is None else _memory(best, goal),
+        "warnings": _warnings(best, goal),
+        "evidence": _counts(answers, goal),
+        "failed": {"runs": len(tuned.unanswered), "given_up_from_learning_rate": given_up},
+    }
 
 
 def all_diverged_words(tuned: Tuned, answers: Sequence[Answer]) -> str:
@@ -151,13 +167,23 @@ def _facts_of(best: Recommendation, goal: Goal) -> list[str]:
     if best.as_good:
         lines.append(_line("as good", f"within {_percent(goal.tolerance)} as far as is known: {_flat_set(best)}"))
     if math.isfinite(best.invariance_weight):
-        n = best.learning_rate * best.weight_decay * goal.tokens / (goal.tokens_per_step or 1)
+        n = _memory(best, goal)
         small = ": WD has no time to matter, and could as well be lower" if n < SMALL_MEMORY else ""
         lines.append(_line("n", f"{n:.2g} at the end{small}"))
         lines.append(
             _line("invariance", f"that WD matters through n alone has probability {_percent(best.invariance_weight)}")
         )
     return lines
+
+
+def _memory(best: Recommendation, goal: Goal) -> float:
+    """n at the end of a run with the recommended settings."""
+    return best.learning_rate * best.weight_decay * goal.tokens / (goal.tokens_per_step or 1)
+
+
+def _with_sound_weight(best: Recommendation) -> Recommendation:
+    """A probability that is a sum of several may be above 1 in its last digit."""
+    return replace(best, invariance_weight=float(np.minimum(best.invariance_weight, 1.0)))  # NaN stays
 
 
 def _flat_set(best: Recommendation) -> str:
@@ -188,26 +214,39 @@ def _warnings(best: Recommendation, goal: Goal) -> list[str]:
         at_low = math.isclose(math.log2(value), float(axis.min()), abs_tol=1e-6)
         if float(np.ptp(axis)) and (at_high or (at_low and low_counts)):
             end = "upper" if at_high else "lower"
-            lines.append(_line("warning", f"{name} is at the {end} end of its range: widen {option}"))
+            lines.append(f"{name} is at the {end} end of its range: widen {option}")
     return lines
 
 
+def _counts(answers: Sequence[Answer], goal: Goal) -> dict[str, int]:
+    return {
+        "runs": len(answers),
+        "full_length": sum(answer.question.tokens == goal.tokens for answer in answers),
+        "diverged": sum(answer.has_diverged for answer in answers),
+    }
+
+
 def _evidence(answers: Sequence[Answer], goal: Goal) -> str:
-    full = sum(answer.question.tokens == goal.tokens for answer in answers)
-    diverged = sum(answer.has_diverged for answer in answers)
-    return f"{len(answers)} runs, {full} of them of the full length" + (f", {diverged} diverged" if diverged else "")
+    runs, full, diverged = _counts(answers, goal).values()
+    return f"{runs} runs, {full} of them of the full length" + (f", {diverged} diverged" if diverged else "")
+
+
+def _given_up(tuned: Tuned, answers: Sequence[Answer]) -> float | None:
+    """The LR from which on failures were taken for divergences."""
+    from isotune.tune.loop import failing_like_divergence
+
+    failing = failing_like_divergence(tuned.unanswered, answers)
+    return min((answer.question.learning_rate for answer in failing), default=None)
 
 
 def _failed(tuned: Tuned, answers: Sequence[Answer]) -> list[str]:
     """Runs without an answer, and what was concluded from them."""
-    from isotune.tune.loop import failing_like_divergence
-
     if not tuned.unanswered:
         return []
-    failing = [answer.question.learning_rate for answer in failing_like_divergence(tuned.unanswered, answers)]
+    given_up = _given_up(tuned, answers)
     words = f"{len(tuned.unanswered)} runs gave no loss"
-    if failing:
-        words += f"; LR {format_number(min(failing))} and above was given up, since all runs there failed"
+    if given_up is not None:
+        words += f"; LR {format_number(given_up)} and above was given up, since all runs there failed"
     return [_line("failed", words)]
 
 

@@ -23,7 +23,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from isotune.integrations.proposals import PRUNED_NOISE, Proposals, Tried
+from isotune.integrations.proposals import PRUNED_NOISE, Proposals, Tried, as_if_finished
 from isotune.runs.trajectory import WeightDecayConvention
 
 # Of a trial: the LR and WD that it was given, None if it began before the ranges were known. Its parameters say so only
@@ -150,7 +150,7 @@ class IsotuneSampler(BaseSampler):
         lr, wd = (_as_number(trial.params.get(name)) for name in self._names)
         if lr is None or wd is None:
             given = trial.system_attrs.get(GIVEN)  # its objective has not asked for both yet, or never did
-            return Tried(given[0], given[1], None) if given else None
+            return Tried(given[0], given[1], None, was_unused=trial.state.is_finished()) if given else None
         if trial.state == TrialState.COMPLETE:
             return Tried(lr, wd, trial.value)
         if trial.state in (TrialState.RUNNING, TrialState.WAITING):
@@ -193,5 +193,4 @@ def _as_if_finished(pruned: FrozenTrial, trials: Sequence[FrozenTrial]) -> float
         return None
     completed = [other for other in trials if other.state == TrialState.COMPLETE and step in other.intermediate_values]
     beside = [(other.intermediate_values[step], other.value) for other in completed if other.value is not None]
-    there, final = min((pair for pair in beside if min(pair) > 0 and max(pair) < math.inf), default=(0.0, 0.0))
-    return final * pruned.intermediate_values[step] / there if there else None
+    return as_if_finished(pruned.intermediate_values[step], beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ class Tried:
     loss: float | None
     has_failed: bool = False  # it ended without a loss: a divergence, or nothing that LR and WD are to blame for
     noise: float | None = None  # standard deviation of the log loss, where it is known
+    was_unused: bool = False  # it ended without asking for both, so that its loss is not that of its LR and WD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +46,19 @@ class Proposals:
             raise InputError("tokens and tokens_per_step go together: give both (or neither, and n is unknown)")
 
     def next(
-        self, learning_rate: tuple[float, float], weight_decay: tuple[float, float], tried: Sequence[Tried]
+        self,
+        learning_rate: tuple[float, float],
+        weight_decay: tuple[float, float],
+        tried: Sequence[Tried],
+        steps: tuple[float | None, float | None] = (None, None),
     ) -> tuple[float, float]:
-        """(LR, WD) to try next, inside the ranges, one of which may be a point; WD in the convention of the ranges."""
+        """(LR, WD) to try next, inside the ranges, one of which may be a point; WD in the convention of the ranges.
+
+        Where LR or WD has a step, it is a multiple of that, and not 0."""
         if weight_decay == (0.0, 0.0):
             without = [replace(one, weight_decay=NO_DECAY) for one in tried]
-            return self.next(learning_rate, (NO_DECAY, NO_DECAY), without)[0], 0.0
-        pairs = self._pairs(_above_zero(learning_rate), _above_zero(weight_decay))
+            return self.next(learning_rate, (NO_DECAY, NO_DECAY), without, (steps[0], None))[0], 0.0
+        pairs = self._pairs(_above_zero(learning_rate), _above_zero(weight_decay), steps)
         goal = Goal(
             tokens=self.tokens or TOKENS,
             space=Space(only=tuple(pairs)),
@@ -64,8 +72,8 @@ class Proposals:
             Answer(self._question(one, goal), loss, noise=one.noise) for one, loss in zip(known, losses, strict=True)
         ]
         open_ones = [one for one in placed if one.loss is None]
-        running = [one for one in open_ones if not one.has_failed]
-        for others in (open_ones, running):  # what failed is asked again where nothing else is left
+        running = [one for one in open_ones if not (one.has_failed or one.was_unused)]
+        for others in (open_ones, running):  # what failed or was not used is asked again where nothing else is left
             suggestion = suggest(goal, answers, pending=[self._question(one, goal) for one in others])
             if suggestion.questions:
                 chosen = suggestion.questions[0]
@@ -89,13 +97,14 @@ class Proposals:
         return min(max(wanted, low), high)
 
     def _pairs(
-        self, rates: tuple[float, float], decays: tuple[float, float]
+        self, rates: tuple[float, float], decays: tuple[float, float], steps: tuple[float | None, float | None]
     ) -> dict[tuple[float, float], tuple[float, float]]:
         """(LR, coupled WD) of every cell -> (LR, WD) in the user's convention."""
         cells = 2.0 ** Space(learning_rate=rates, weight_decay=decays, octaves=self.octaves).cells
         pairs = {}
-        for lr, wd in cells.tolist():
-            pairs[lr, self._coupled(lr, wd)] = (min(max(lr, rates[0]), rates[1]), min(max(wd, decays[0]), decays[1]))
+        for cell in cells.tolist():
+            lr, wd = _inside(cell[0], rates, steps[0]), _inside(cell[1], decays, steps[1])
+            pairs[lr, self._coupled(lr, wd)] = lr, wd
         return pairs
 
     def _coupled(self, learning_rate: float, weight_decay: float) -> float:
@@ -103,6 +112,14 @@ class Proposals:
 
     def _question(self, one: Tried, goal: Goal) -> Question:
         return Question(one.learning_rate, self._coupled(one.learning_rate, one.weight_decay), goal.tokens)
+
+
+def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float | None:
+    """The loss that a run would have had: as much above the best of others as it was where it was stopped.
+
+    Of each of the others its loss there and its last one; None where there is none to compare with."""
+    there, final = min((pair for pair in beside if min(pair) > 0 and max(pair) < math.inf), default=(0.0, 0.0))
+    return final * loss / there if there else None
 
 
 def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
@@ -127,6 +144,11 @@ def _between(ends: tuple[float, float], number: int) -> float:
     return float(ends[0] * (ends[1] / ends[0]) ** share)
 
 
+def _inside(value: float, ends: tuple[float, float], step: float | None) -> float:
+    """The value within its range, whose ends are multiples of the step where it has one; never 0."""
+    return min(max(value, ends[0]), ends[1]) if step is None else max(1, round(value / step)) * step
+
+
 def _above_zero(ends: tuple[float, float]) -> tuple[float, float]:
     low, high = ends
     if not high > 0:
@@ -135,10 +157,12 @@ def _above_zero(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 def _positive(losses: Sequence[float]) -> list[float]:
-    """Losses on a scale on which their logarithm makes sense: moved up where some are not above 0."""
+    """Losses on a scale on which their logarithm makes sense: moved up where some are not above 0.
+
+    By ten times twice the way from the lowest to the median: a few that are far off do not set the scale."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     lowest = min(finite, default=1.0)
     if lowest > 0:
         return list(losses)
-    span = max(finite) - lowest or 1.0
+    span = 2 * (statistics.median(finite) - lowest) or max(finite) - lowest or 1.0
     return [loss - lowest + 10 * span for loss in losses]

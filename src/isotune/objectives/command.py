@@ -4,7 +4,8 @@
 
 Metrics are rows with `tokens` and `val_loss`; the last loss is the answer. A loss that ends with NaN is a run that
 diverged; an exit code, a time-out or missing metrics are failures, which are noted with the command's last words and
-not repeated by this call. What the answers are answers to lies beside them in command.json.
+not repeated by this call. What the answers are answers to lies beside them in command.json. A run's folder says in
+run.json what was asked, so that one that was interrupted, and has no answer, still costs what its metrics show.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,8 @@ POLL_SECONDS = 0.1
 KILL_SECONDS = 10.0  # between asking a command to end and making it
 REACHED = 0.98  # of the tokens that were asked for: a run that ends before has not answered
 LAST_WORDS = 300
+NOTE = "run.json"  # in a run's folder: what was asked
+NOTED = ("learning_rate", "weight_decay", "tokens", "seed", "resumed_tokens")
 
 
 class CommandObjective:
@@ -62,6 +65,7 @@ class CommandObjective:
         should_stop: Callable[[], bool] = lambda: False,
     ):
         self.command, self.folder, self.metrics = command, Path(folder), metrics
+        self._runs = self.folder.absolute() / "runs"  # a command may change its directory
         require_choice("weight_decay_convention", weight_decay_convention, ("coupled", "independent"))
         require_placeholders("--command", split_command(command), NEEDED)
         require_placeholders("--metrics", [metrics], ("out",))
@@ -90,7 +94,7 @@ class CommandObjective:
         return [question.tokens - self._resumed_tokens(question) for question in questions]
 
     def spent_tokens(self) -> int:
-        return self._journal.spent_tokens()
+        return self._journal.spent_tokens() + sum(entry.trained_tokens for entry in self._interrupted())
 
     def trunks(self) -> list[Trunk]:
         return []
@@ -150,13 +154,17 @@ class CommandObjective:
     # Runs
 
     def _start(self, question: Question, keeper: Keeper) -> _Run:
-        out = self.folder / "runs" / _name(question)
+        out = self._runs / _name(question)
         number = 1
         while out.exists():  # an earlier attempt: what it left is kept
             number += 1
             out = out.with_name(f"{_name(question)}.{number}")
         out.mkdir(parents=True)
-        values = self._values(question, out)
+        resumed = self._resumable(question)
+        resumed_tokens = 0 if resumed is None else resumed.question.tokens
+        write_json(out / NOTE, {"format": FORMAT} | asdict(question) | {"resumed_tokens": resumed_tokens})
+        # By its name: the study may have been reached by another path then.
+        values = self._values(question, out, "" if resumed is None else str(self._runs / Path(resumed.out).name))
         words = fill_words(self.command, values)
         try:
             with open(out / "log.txt", "ab") as log:
@@ -166,16 +174,13 @@ class CommandObjective:
         except OSError as error:
             raise InputError(f"{words[0]} cannot be started ({error.strerror}): check --command") from None
         keeper.add(process.pid)
-        resumed = self._resumed_tokens(question)
-        return _Run(question, out, Path(self.metrics.format(**values)), resumed, process, keeper, time.monotonic())
+        metrics = Path(self.metrics.format(**values))
+        return _Run(question, out, metrics, resumed_tokens, process, keeper, time.monotonic())
 
-    def _values(self, question: Question, out: Path) -> dict[str, Value]:
+    def _values(self, question: Question, out: Path, resume: str = "") -> dict[str, Value]:
         decay = question.weight_decay
         if self.convention == "independent":
             decay *= question.learning_rate
-        resumed = self._resumable(question)
-        # By its name: the study may have been reached by another path then.
-        resume = "" if resumed is None else str(self.folder / "runs" / Path(resumed.out).name)
         return values_of(question, decay, str(out), resume)
 
     def _has_ended(self, run: _Run) -> bool:
@@ -193,10 +198,10 @@ class CommandObjective:
 
     def _settle(self, run: _Run, return_code: int | None, read: _Metrics, seconds: float) -> Entry:
         """What a command that has ended, or was killed (None), leaves behind."""
+        if not math.isnan(read.tokens) and not math.isfinite(read.loss):
+            return Entry(run.question, "diverged", reached_tokens=read.reached)
         if return_code is None:
             reason = f"still running after {seconds:.0f} s: killed"
-        elif not math.isnan(read.tokens) and not math.isfinite(read.loss):
-            return Entry(run.question, "diverged", reached_tokens=read.reached)
         elif return_code:
             reason = f"exit code {return_code}"
         elif math.isnan(read.tokens):
@@ -211,6 +216,16 @@ class CommandObjective:
         words = "" if return_code is None else _last_words(run.out / "log.txt")
         reason = f"{reason}: {words}" if words else reason
         return Entry(run.question, "failed", reason=reason, reached_tokens=read.reached)
+
+    def _interrupted(self) -> Iterator[Entry]:
+        """Runs that left a folder and no answer: they ended with a tuning. Their metrics say how far they came."""
+        noted = {Path(entry.out).name for entry in self._journal.entries}
+        for path in sorted(self._runs.glob(f"*/{NOTE}")):
+            if path.parent.name not in noted:
+                question, resumed_tokens = _read_note(path)
+                metrics = Path(self.metrics.format(**self._values(question, path.parent)))
+                reached = _read_metrics(metrics, self.loss).reached
+                yield Entry(question, "failed", resumed_tokens=resumed_tokens, reached_tokens=reached)
 
     def _resumable(self, question: Question) -> Entry | None:
         """The longest finished run with these settings and fewer tokens, for commands that can continue one."""
@@ -273,6 +288,18 @@ def _name(question: Question) -> str:
     return f"lr{lr}-wd{wd}-tokens{question.tokens}-seed{question.seed}"
 
 
+def _read_note(path: Path) -> tuple[Question, int]:
+    """What a run was asked, and the tokens of the run that it continued."""
+    note = read_json(path, "delete its folder, what it trained is not counted then")
+    try:
+        lr, wd, tokens, seed, resumed = (note[name] for name in NOTED)
+        return Question(float(lr), float(wd), int(tokens), int(seed)), int(resumed)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is damaged ({error}): delete its folder, what it trained is not counted then"
+        ) from None
+
+
 def _is_same(option: str, one: Any, other: Any) -> bool:
     return bool(split_command(one) == split_command(other) if option == "command" else one == other)
 
@@ -301,7 +328,7 @@ def _read_metrics(path: Path, name: str) -> _Metrics:
             tokens = tokens if row.get("tokens") is None else float(row["tokens"])
             if row.get(name) is not None:
                 at, loss, has_loss = tokens, float(row[name]), True
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     return _Metrics(at, loss, has_loss, int(tokens) if math.isfinite(tokens) else 0)
 

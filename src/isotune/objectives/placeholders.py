@@ -37,16 +37,24 @@ def values_of(question: Question, weight_decay: float, out: str, resume: str) ->
 
 
 def fill_words(command: str, values: Mapping[str, Value]) -> list[str]:
-    """A command's words with the values in their places. A word that becomes empty is left out; where that is
-    {resume}, so is an option before it: `--resume {resume}` is nothing for a run that begins."""
+    """A command's words with the values in their places. A word that becomes empty is left out. For a run that begins
+    so is a word with nothing but {resume} to fill in, `--resume={resume}`, and an option before it: `--resume {resume}`
+    is nothing."""
     words: list[str] = []
     for template in split_command(command):
+        if not values["resume"] and _is_for_resuming(template):
+            if words and words[-1].startswith("-") and not template.startswith("-") and "=" not in template:
+                words.pop()
+            continue
         word = template.format(**values)
         if word or not template:
             words.append(word)
-        elif template == "{resume}" and words and words[-1].startswith("-"):
-            words.pop()
     return words
+
+
+def _is_for_resuming(template: str) -> bool:
+    """Whether a word says no more than what to resume; a script in quotes says more."""
+    return set(placeholders_in("--command", [template])) == {"resume"} and not any(map(str.isspace, template))
 
 
 def split_command(command: str) -> list[str]:
