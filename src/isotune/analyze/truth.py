@@ -7,10 +7,10 @@ where the minimum is, and a cliff would make the surface rough everywhere):
 
 The noise is given where it is known, as standard errors or as a covariance (seed_noise.py: runs of one seed share it).
 The rest is what a run has by itself beyond that: few cells have several seeds, and what they say of single runs is
-little. Amplitude, lengths and the rest have the largest marginal likelihood. Without the rest a surface had to go through
-the luck of single cells, and took lengths shorter than the grid's step to do so. The truth is the posterior mean, which
-is linear in the losses: it is found once for the measured ones and can be applied to draws. Farther cells keep their
-own loss, diverged ones have an infinite one.
+little. Amplitude, lengths and the rest have the largest marginal likelihood. Without the rest a surface had to go
+through the luck of single cells, and took lengths shorter than the grid's step to do so. The truth is the posterior
+mean, which is linear in the losses: it is found once for the measured ones and can be applied to draws. Farther cells
+keep their own loss, diverged ones have an infinite one.
 """
 
 from __future__ import annotations
