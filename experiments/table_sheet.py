@@ -22,7 +22,7 @@ from table_twins import seed_pairs, twin_pairs
 
 from isotune.analyze.distances import floor_of_pairs
 from isotune.analyze.families import Budget, Family, make_families, place_of
-from isotune.analyze.seed_noise import cell_means, fit_noise
+from isotune.analyze.seed_noise import cell_mean_errors, cell_means, fit_noise
 from isotune.analyze.surface import MARGIN, LossSurface, fit_surface
 from isotune.errors import InputError
 from isotune.recipe import Recipe, falling_tokens, format_number, format_tokens
@@ -278,7 +278,7 @@ def _over_seeds(cells: Sequence[CellKey], losses: Losses, steps: float) -> tuple
     noise = fit_noise(u, z[:, None], {seed: np.where(near, its, math.nan) for seed, its in by_seed.items()})
     runs = [(index, seed, by_seed[seed][index, 0]) for index, cell in enumerate(cells) for seed in losses[cell]]
     index, seed, values = (np.array(column) for column in zip(*runs, strict=True))
-    means, covariance = cell_means(u, z, index, seed, values, noise)
+    means, covariance = cell_means(u, z, index, seed, values, noise), cell_mean_errors(u, z, index, seed, noise)
     return means, covariance, math.nan if noise is None else float(noise.deviations[0])
 
 

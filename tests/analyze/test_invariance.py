@@ -10,7 +10,8 @@ from scipy import stats
 from synthetic import WIDE_LR, WIDE_WD, grid, index_values, round_bowl, shuffled, sweep
 
 from isotune.analyze.curves import common_curves
-from isotune.analyze.invariance import _powers, _stratified_test, invariance, invariance_of_curves
+from isotune.analyze.distances import SAME_OCTAVES
+from isotune.analyze.invariance import _powers, _stratified_test, _strength, invariance, invariance_of_curves
 from isotune.errors import InputError
 
 NUM_DRAWS = 60  # proofs/analysis_controls.py has the thousand
@@ -198,3 +199,15 @@ def test_seeds_say_how_noisy_a_cell_is():
     found = invariance(x, y, index_values(rng, x, y, 45, 0.2), permutations=99)
     assert found.num_cells == 25
     assert found.cell_noise == pytest.approx(0.04 / 4, rel=0.4)
+
+
+def test_two_cells_that_share_lr_and_elr_up_to_rounding_are_no_neighbours():
+    """Three WDs in a row, too wide for one group: two of them differ, but not their ELRs. Warnings are errors here."""
+    x, y = grid()
+    x, y = np.append(x, [x[0], x[0]]), np.append(y, y[0] + SAME_OCTAVES * np.array([0.7, 1.3]))
+    found = invariance(x, y, index_values(np.random.default_rng(0), x, y, 45, 0.03), permutations=199)
+    assert found.num_cells == 26 and found.verdict in ("ELR", "undecided")
+    strata, position, value = np.zeros(4), np.array([0.0, 0.0, 1.0, 3.0]), np.array([5.0, 1.0, 2.0, 6.0])
+    strength, per_noise = _strength(value, (strata, position), np.ones(4, dtype=bool), 0.1)
+    assert per_noise == pytest.approx(-(1 + 1 / 4))
+    assert strength == pytest.approx((1**2 + 2**2) / 2 + 0.1 * per_noise)

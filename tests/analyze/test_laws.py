@@ -13,6 +13,7 @@ from scipy.optimize import curve_fit
 from isotune.analyze import laws
 from isotune.analyze.laws import fit_power_law, fit_saturating_power_law, fit_training_curves, power
 from isotune.analyze.laws import saturating as saturating_law
+from isotune.analyze.laws.acceptance import CommonError
 from isotune.errors import InputError
 
 # NIST Statistical Reference Datasets, DanWood (y = b1 x^b2): data and certified values, public domain.
@@ -363,6 +364,27 @@ def test_runs_with_different_alphas_are_told():
     assert any("own alphas scatter" in warning for warning in fit.warnings)
     times, losses, rates, _ = curves(np.random.default_rng(20), noise=0.002)
     assert not fit_training_curves(times, losses, rates).warnings
+
+
+def test_an_error_that_all_points_share_is_added_in_quadrature():
+    """Closed form: a shift of all points moves the floor by as much, and nothing else."""
+    y = saturating(ELR, *RISING) + 0.01 * np.random.default_rng(22).standard_normal(9)
+    ends = np.linspace(-1, 1, 41)
+    common, none = (CommonError(np.outer(size * ends, np.ones(9)), ends**2) for size in (0.1, 0.0))
+    law, alone = (fit_saturating_power_law(ELR, y, common=one) for one in (common, none))
+    assert law.exponent_interval == pytest.approx(alone.exponent_interval)
+    for end, end_alone in zip(law.floor_interval, alone.floor_interval, strict=True):
+        assert abs(end - law.floor) == pytest.approx(math.hypot(end_alone - law.floor, 0.1), rel=1e-2)
+    far, far_alone = law.predict(2**-5), alone.predict(2**-5)
+    assert far.high - far.value == pytest.approx(math.hypot(far_alone.high - far.value, 0.1), rel=1e-2)
+
+
+def test_there_is_no_interval_where_what_all_points_share_leaves_them_anywhere():
+    unbounded = CommonError(np.array([np.full(9, -math.inf), np.zeros(9)]), np.array([1.0, 0.0]))
+    law = fit_saturating_power_law(ELR, saturating(ELR, *RISING), common=unbounded)
+    assert law.floor == pytest.approx(RISING[0]) and law.floor_interval == (-math.inf, math.inf)
+    assert law.exponent_interval == (-math.inf, math.inf)
+    assert any("leaves them anywhere" in warning for warning in law.warnings)
 
 
 # Coverage: quick versions of proofs/analysis_coverage_surface.py

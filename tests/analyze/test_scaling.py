@@ -23,7 +23,8 @@ from synthetic import EVERY_TOKENS, TOKENS_PER_STEP, grid, sweep
 from isotune.analyze.decay import calibrate
 from isotune.analyze.diagnosis import diagnose
 from isotune.analyze.families import make_families
-from isotune.analyze.scaling import compare_decays, decays_of, fit_laws, with_minimum
+from isotune.analyze.laws import fit_saturating_power_law
+from isotune.analyze.scaling import CURVE_START, compare_decays, decays_of, fit_laws, with_minimum
 from isotune.errors import InputError
 
 # Where n is large: ELR alone, and a curve that falls like a power of flow time.
@@ -119,6 +120,29 @@ def test_floors_and_late_noise_follow_the_planted_powers_of_elr(late_laws):
     assert late_laws.floors.floor == pytest.approx(FLOOR, abs=0.02)
     assert late_laws.noise.exponent == pytest.approx(0.35, abs=1e-6)
     assert late_laws.noise.coefficient == pytest.approx(3, rel=1e-6)
+
+
+def test_the_floors_law_knows_that_all_floors_move_with_alpha():
+    """Oracle: straight lines in (LR t)^-alpha at the ends of alpha's interval, and the law of their floors."""
+    runs = sweep(np.random.default_rng(0), *grid(LATE_LR, LATE_WD), late_loss, noise=2e-3, correlation=0.0)
+    (diagnosis,) = diagnose([with_info(one, decay_tokens=0) for one in runs])
+    laws = fit_laws(diagnosis)
+    elr, floors = laws.points["floors"]
+    at_ends = [
+        fit_saturating_power_law(elr, [floor_at(one, alpha) for one in diagnosis.stages[-1].runs]).floor
+        for alpha in (laws.curves.alpha, *laws.curves.alpha_interval)
+    ]
+    low, high = laws.floors.floor_interval
+    assert at_ends[0] == pytest.approx(laws.floors.floor, abs=1e-6)
+    assert low <= at_ends[1] <= high and low <= at_ends[2] <= high
+    alone = fit_saturating_power_law(elr, floors).floor_interval
+    assert at_ends[1] < alone[0] or at_ends[2] > alone[1], "else the test could not fail"
+
+
+def floor_at(one, alpha):
+    late = one.tokens >= CURVE_START * one.tokens[-1]
+    flow = one.info.learning_rate * one.tokens[late] / TOKENS_PER_STEP
+    return np.polyfit(flow**-alpha, one.columns["val_loss"][late], 1)[1]
 
 
 def test_every_law_that_is_missing_has_a_reason(drifting_laws):

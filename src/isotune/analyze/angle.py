@@ -1,7 +1,8 @@
 """The direction of (log2 LR, log2 WD) in which a value changes, as an angle with its interval.
 
 The index is the angle theta for which the value is best a cubic in cos(theta) log2 LR + sin(theta) log2 WD: 0 degrees
-is LR, 45 ELR, 90 WD. Its interval holds every angle whose residuals an F test does not tell from the best angle's.
+is LR, 45 ELR, 90 WD. Its interval holds every angle whose residuals an F test does not tell from the best angle's; and
+all angles, unless the best one explains more than it would of noise, for which the angle is free as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ VALUES_AT_A_TIME = 1 << 20  # more cells do not take more memory
 MIN_ANGLE_CELLS = 7  # four coefficients and an angle, and something left over
 ANGLE_STEP = 0.5  # degrees
 FIRST_ANGLE = -45.0
+NULL_DRAWS = 2000
+NULL_STEP = 2.0  # degrees: what a direction explains changes slowly
 SALIENT_BOUNDARY = 22.5  # degrees: halfway between LR and ELR
+RARE = 1e-3  # a chance below it is not looked at more closely
 ROUNDING = 1e-12  # of the values' size: less scatter is rounding
 
 
@@ -36,11 +40,14 @@ class Angle:
     reason: str = ""
 
 
-def index_angle(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, *, level: float = 0.9) -> Angle:
+def index_angle(
+    log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, *, level: float = 0.9, random_seed: int = 0
+) -> Angle:
     """The angle theta with the least residual of value = cubic in cos(theta) log2 LR + sin(theta) log2 WD.
 
     The interval holds every angle with R(theta) <= R_min * (1 + F / (n - 5)), F the quantile of F(1, n - 5): exact
-    for normal errors of a straight index, wide where the cubic fits badly.
+    for normal errors of a straight index, wide where the cubic fits badly. It is the whole half circle if values
+    without any index have a direction this good in more than 1 - level of all cases.
     """
     x, y, z = as_columns(log2_lr, log2_wd, value)
     freedom = len(z) - 5
@@ -59,6 +66,8 @@ def index_angle(log2_lr: ArrayLike, log2_wd: ArrayLike, value: ArrayLike, *, lev
     quantile = float(special.fdtri(1, freedom, level))
     limit = residuals[best] * (1 + quantile / freedom) + 1e-14 * total
     low, high = _around(turns, residuals, limit)
+    if _chance(x, y, 1 - residuals[best] / total, random_seed) > 1 - level:
+        low, high = turns[best] - 90.0, turns[best] + 90.0
     degrees = float((first + turns[best] - FIRST_ANGLE) % 180 + FIRST_ANGLE)
     shift = degrees - turns[best]
     unexplained = residuals[best] / freedom / (total / (len(z) - 1))
@@ -85,7 +94,7 @@ def bootstrap_angle(
     """The angle with the percentile interval of a cell bootstrap: cells are drawn with replacement."""
     x, y, z = as_columns(log2_lr, log2_wd, value)
     angle = index_angle(x, y, z, level=level)
-    if math.isnan(angle.degrees):
+    if angle.reason:
         return angle
     drawn = angle_draws(x, y, z, draw_cells(len(z), draws, random_seed))
     turns = (drawn[np.isfinite(drawn)] - angle.degrees + 90) % 180 - 90
@@ -169,6 +178,36 @@ def _residuals_at(x: np.ndarray, y: np.ndarray, z: np.ndarray, angles: np.ndarra
             for j in range(i, 4):
                 matrix[i][j] = matrix[j][i] = matrix[i][j] - factor * matrix[k][j]
     return np.maximum(residual, 0.0)
+
+
+def _chance(x: np.ndarray, y: np.ndarray, explained: float, random_seed: int) -> float:
+    """How often the best direction explains this share of normal noise, or more.
+
+    A cubic in any direction is one of the cubics in both settings, which have nine terms beside the constant. So it is
+    at least as rare as that they explain this much, which is known without drawing.
+    """
+    u, v = (x - x.mean()) / (np.ptp(x) or 1.0), (y - y.mean()) / (np.ptp(y) or 1.0)
+    terms = np.column_stack([u**i * v**j for i in range(4) for j in range(4 - i) if i + j])
+    basis = _orthonormal(terms - terms.mean(axis=0))
+    num_terms, rest = basis.shape[1], len(x) - 1 - basis.shape[1]
+    if rest > 0 and special.betainc(rest / 2, num_terms / 2, 1 - explained) < RARE:
+        return 0.0
+    rng = np.random.default_rng(random_seed)
+    noise = rng.standard_normal((NULL_DRAWS, num_terms))
+    squares = (noise**2).sum(axis=1) + (rng.chisquare(rest, NULL_DRAWS) if rest else 0.0)
+    theta = np.deg2rad(FIRST_ANGLE + NULL_STEP * np.arange(round(180 / NULL_STEP)))
+    largest = np.zeros(NULL_DRAWS)
+    for cosine, sine in zip(np.cos(theta), np.sin(theta), strict=True):
+        along = cosine * (x - x.mean()) + sine * (y - y.mean())
+        powers = (along / (np.abs(along).max() + 1e-300))[:, None] ** np.arange(1, 4)
+        direction = _orthonormal(basis.T @ (powers - powers.mean(axis=0)))
+        largest = np.maximum(largest, ((noise @ direction) ** 2).sum(axis=1))
+    return float(np.mean(largest >= explained * squares))
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.asarray(left[:, sizes > 1e-6 * sizes[0]])
 
 
 def _around(turns: np.ndarray, residuals: np.ndarray, limit: float) -> tuple[float, float]:

@@ -130,7 +130,7 @@ def cells_of(infos: Sequence[RunInfo], values: np.ndarray, tokens: int | None = 
     if tokens is None or len(names) == 1 or "unknown" in names or not np.isfinite(values).all():
         means = np.bincount(cell, weights=values, minlength=len(settings)) / counts
     else:
-        means, _ = cell_means(settings[:, 0], _memory(settings, infos[0], tokens), cell, seed, values)
+        means = cell_means(settings[:, 0], _memory(settings, infos[0], tokens), cell, seed, values)
     return Cells(settings[:, 0], settings[:, 1], means, counts)
 
 

@@ -371,7 +371,8 @@ def _strength(value: np.ndarray, direction: _Direction, kept: np.ndarray, noise:
     """Mean square slope between neighbours of a stratum, noise taken out, and its derivative by the noise."""
     strata, position = (column[kept] for column in direction)
     order = np.lexsort((position, strata))
-    same = np.diff(strata[order]) == 0
+    # Strata are as wide as rounding: two cells of one ELR may have one LR too, and then no octaves lie between them.
+    same = (np.diff(strata[order]) == 0) & (np.diff(position[order]) > 0)
     if same.sum() < max(MIN_NEIGHBOURS, MIN_NEIGHBOURS_PER_CELL * len(strata)):
         return math.nan, math.nan
     difference = np.diff(value[kept][order])[same]

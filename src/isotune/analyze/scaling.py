@@ -81,7 +81,12 @@ def fit_laws(diagnosis: Diagnosis, *, level: float = 0.9) -> Laws:
         if curves is None:
             raise InputError("no curves are fitted, of which they would be the floors")
         points["floors"] = elr, np.array([run.floor for run in curves.runs])
-        return fit_saturating_power_law(*points["floors"], groups=same_up_to(np.log2(elr)).tolist(), level=level)
+        return fit_saturating_power_law(
+            *points["floors"],
+            groups=same_up_to(np.log2(elr)).tolist(),
+            common=curves.floors_error,
+            level=level,
+        )
 
     def late_losses() -> SaturatingPowerLaw:
         points["late_losses"] = _late_means(diagnosis.stages[-1], late, family.loss, None)

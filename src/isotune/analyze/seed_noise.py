@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 LR_LENGTHS = (0.25, 0.5, 0.8, 1.2, 2.0)  # octaves
 MEMORY_LENGTHS = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
@@ -107,25 +109,98 @@ def cell_means(
     seed: np.ndarray,
     values: np.ndarray,
     noise: SeedNoise | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(losses of the cells over their runs, at the level of the average seed; covariance of their errors, over the
-    squared deviation of one run's noise), from the cell and the seed of each run; the usual noise, unless it is known.
+) -> np.ndarray:
+    """Losses of the cells over their runs, at the level of the average seed, from the cell and the seed of each run;
+    the usual noise, unless it is known.
 
     By generalised least squares: what other seeds say of a seed's luck at a cell is taken off its neighbours too, which
     may have that seed alone. Where every cell has every seed, these are means.
+
+    A cell with one seed says nothing of others, since its loss is free: cells with several are fitted without it, and
+    the luck of its seed that they show is taken off it. So the work grows with cells of several seeds alone.
     """
-    if noise is None:
-        noise = SeedNoise(np.ones(1), np.ones((1, 1)), *FOR_MEANS, reference=float(np.median(u)))
-    covariance = noise.nearness(u, z) + USUAL_LEVEL
-    weights, weighted = np.zeros((len(u), len(u))), np.zeros(len(u))
+    noise = noise or _usual_noise(u)
+    cell, seed, values = _mean_runs(cell, seed, values)
+    of_several = np.bincount(cell, minlength=len(u))[cell] >= 2
+    means = np.full(len(u), np.nan)
+    means[cell[~of_several]] = values[~of_several]
+    for rows in _connected(cell, seed, of_several):
+        its, column = np.unique(cell[rows], return_inverse=True)
+        means[its] = _fitted_means(u[its], z[its], column, seed[rows], values[rows], noise)
+        for one in np.unique(seed[rows]):
+            known, alone = rows[seed[rows] == one], np.flatnonzero(~of_several & (seed == one))
+            if len(alone):
+                luck = values[known] - means[cell[known]]
+                weights = np.linalg.solve(_covariance(noise, u[cell[known]], z[cell[known]]), luck)
+                means[cell[alone]] -= _between(noise, u, z, cell[alone], cell[known]) @ weights
+    return means
+
+
+def cell_mean_errors(
+    u: np.ndarray, z: np.ndarray, cell: np.ndarray, seed: np.ndarray, noise: SeedNoise | None = None
+) -> np.ndarray:
+    """Covariance of the errors of `cell_means`, over the squared deviation of one run's noise; cubic in the cells."""
+    covariance = _covariance(noise or _usual_noise(u), u, z)
+    weights = np.zeros_like(covariance)
     for one in np.unique(seed):
-        its, runs = np.unique(cell[seed == one], return_inverse=True)
-        means = np.bincount(runs, weights=values[seed == one]) / np.bincount(runs)  # of runs that agree in all
+        its = np.unique(cell[seed == one])
+        weights[np.ix_(its, its)] += np.linalg.inv(covariance[np.ix_(its, its)])
+    return np.linalg.inv(weights)
+
+
+def _usual_noise(u: np.ndarray) -> SeedNoise:
+    return SeedNoise(np.ones(1), np.ones((1, 1)), *FOR_MEANS, reference=float(np.median(u)))
+
+
+def _covariance(noise: SeedNoise, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Of one seed's noise at these cells, over the squared deviation, with its level."""
+    return np.asarray(noise.nearness(u, z) + USUAL_LEVEL)
+
+
+def _between(noise: SeedNoise, u: np.ndarray, z: np.ndarray, cells: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The same between different cells."""
+    far = ((u[cells, None] - u[others]) / noise.lr_length) ** 2 + (
+        (z[cells, None] - z[others]) / noise.memory_length
+    ) ** 2
+    return np.asarray((1 - noise.own) * np.exp(-far / 2) + USUAL_LEVEL)
+
+
+def _mean_runs(cell: np.ndarray, seed: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(cell, seed, mean value) of runs that agree in both; seeds are counted from 0."""
+    pairs, run = np.unique(
+        np.column_stack([cell, np.unique(seed, return_inverse=True)[1]]), axis=0, return_inverse=True
+    )
+    run = run.ravel()
+    return pairs[:, 0], pairs[:, 1], np.bincount(run, weights=values) / np.bincount(run)
+
+
+def _connected(cell: np.ndarray, seed: np.ndarray, kept: np.ndarray) -> list[np.ndarray]:
+    """The kept runs in groups between which neither a cell nor a seed is shared."""
+    rows = np.flatnonzero(kept)
+    if not len(rows):
+        return []
+    num_cells = int(cell.max()) + 1
+    size = num_cells + int(seed.max()) + 1
+    links = sparse.coo_matrix((np.ones(len(rows)), (cell[rows], num_cells + seed[rows])), shape=(size, size))
+    group = csgraph.connected_components(links, directed=False)[1][cell[rows]]
+    order = np.argsort(group, kind="stable")
+    return [rows[part] for part in np.split(order, np.flatnonzero(np.diff(group[order])) + 1)]
+
+
+def _fitted_means(
+    u: np.ndarray, z: np.ndarray, cell: np.ndarray, seed: np.ndarray, values: np.ndarray, noise: SeedNoise
+) -> np.ndarray:
+    """`cell_means` of runs one for each cell and seed, all cells at once."""
+    if len(cell) == len(u) * len(np.unique(seed)):  # every cell has every seed
+        return np.asarray(np.bincount(cell, weights=values) / np.bincount(cell))
+    covariance = _covariance(noise, u, z)
+    weights, weighted = np.zeros_like(covariance), np.zeros(len(u))
+    for one in np.unique(seed):
+        its = cell[seed == one]
         inverse = np.linalg.inv(covariance[np.ix_(its, its)])
         weights[np.ix_(its, its)] += inverse
-        weighted[its] += inverse @ means
-    errors = np.linalg.inv(weights)
-    return errors @ weighted, errors
+        weighted[its] += inverse @ values[seed == one]
+    return np.linalg.solve(weights, weighted)
 
 
 def fit_noise(u: np.ndarray, z: np.ndarray, by_seed: dict[int, np.ndarray]) -> SeedNoise | None:

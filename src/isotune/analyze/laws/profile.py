@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isotune.analyze.laws.acceptance import AtEstimate, CommonError, accept, fit_at_estimates
 from isotune.analyze.laws.points import Points
 from isotune.analyze.laws.projection import (
     ZERO_EXPONENT,
     Kind,
     Projection,
-    accepted_exponents,
-    best_exponent,
     exponent_interval,
     project,
     searched_range,
@@ -83,8 +83,7 @@ class ProfileFit:
         q, fits = self.exponent, self.at_best
         if abs(q) < ZERO_EXPONENT:
             return math.nan, math.nan
-        floor = fits.level[0] - fits.slope[0] * (fits.column_mean[0] + 1 / q)
-        return float(floor), float(fits.slope[0] / q * math.exp(-q * self.reference))
+        return float(fits.floors(np.array([q]))[0]), float(fits.slope[0] / q * math.exp(-q * self.reference))
 
     def natural_intervals(self) -> tuple[Interval, Interval]:
         """Intervals of floor and amplitude; infinite where exponents on the way to 0 are accepted."""
@@ -107,7 +106,13 @@ class ProfileFit:
 
 
 def fit_profile(
-    kind: Kind, data: Points, *, level: float, robust: bool = False, bounds: Interval | None = None
+    kind: Kind,
+    data: Points,
+    *,
+    level: float,
+    robust: bool = False,
+    bounds: Interval | None = None,
+    common: CommonError | None = None,
 ) -> ProfileFit:
     warnings = []
     limits = searched_range(data.log_x, bounds)
@@ -116,11 +121,11 @@ def fit_profile(
         if len(data.y) < FEW_POINTS_ROBUST:
             warnings.append(f"{len(data.y)} points are too few to tell an outlier from the law")
 
-    best = best_exponent(kind, data, limits)
-    at_best = project(kind, data, np.array([best]))
-    square_sum = float(at_best.square_sum[0])
+    is_bounded = common is None or common.is_bounded
+    fits = fit_at_estimates(kind, data, limits, common if is_bounded else None)
+    best, square_sum = fits[0].exponent, fits[0].square_sum
     num_free = len(data.y) - (3 if kind == "saturating" else 2)
-    scale = error_scale(square_sum, num_free, level, known=data.has_known_errors)
+    scale = _scale(fits, num_free, level, data.has_known_errors)
     if scale.is_misfit:
         times = math.sqrt(scale.variance)
         warnings.append(f"points scatter {times:.1f} times as much as their standard errors say: intervals are widened")
@@ -128,15 +133,14 @@ def fit_profile(
         warnings.append("as many parameters as points: no intervals")
     if kind != "log power" and min(best - limits[0], limits[1] - best) < 1e-3 * (limits[1] - limits[0]):
         warnings.append(f"the exponent {best:.3g} is at the end of the range searched: no power law fits these points")
-    # Rounding alone leaves this much; a perfect fit then has intervals of about that width.
-    rounding = 1e-26 * float(data.weight @ data.y**2)
-    ceiling = square_sum + (scale.reach if math.isfinite(scale.reach) else 0.0) + rounding
-    exponents = accepted_exponents(kind, data, best, ceiling, limits)
-    accepted = project(kind, data, exponents)
+    if not is_bounded:
+        warnings.append("an estimate that all points share leaves them anywhere: no intervals")
+        scale = replace(scale, quantile=math.inf)
+    accepted = accept(kind, fits, scale.reach if math.isfinite(scale.reach) else 0.0, limits)
     interval = NO_INTERVAL
     if math.isfinite(scale.reach):
         free = bounds is None and kind != "log power"
-        interval = exponent_interval(exponents, limits, cut=(free, free))
+        interval = exponent_interval(accepted.exponents, limits, cut=(free, free))
     return ProfileFit(
         kind=kind,
         reference=data.reference,
@@ -148,13 +152,20 @@ def fit_profile(
         residual_deviation=_deviation(square_sum, num_free, data.weight),
         point_variance=1 / float(data.weight.mean()),
         scale=scale,
-        at_best=at_best,
-        exponents=exponents,
-        accepted=accepted,
-        room=np.maximum(ceiling - accepted.square_sum, 0.0),
+        at_best=project(kind, data, np.array([best])),
+        exponents=accepted.exponents,
+        accepted=accepted.fits,
+        room=accepted.room,
         confidence=level,
         warnings=tuple(warnings),
     )
+
+
+def _scale(fits: Sequence[AtEstimate], num_free: int, level: float, known: bool) -> ErrorScale:
+    """From the least scatter at any estimate that the points share: finding it takes a degree of freedom."""
+    if len(fits) == 1 or num_free < 2:
+        return error_scale(fits[0].square_sum, num_free, level, known=known)
+    return error_scale(min(fit.square_sum for fit in fits), num_free - 1, level, known=known)
 
 
 def _level_weight(kind: Kind, exponents: np.ndarray) -> np.ndarray:

@@ -33,6 +33,11 @@ class Projection:
     slope_variance: np.ndarray
     square_sum: np.ndarray
 
+    def floors(self, exponents: np.ndarray) -> np.ndarray:
+        """Of a saturating law at these exponents, from y = level + slope * ((e^qz - 1)/q - mean); infinite at 0."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.level - self.slope * (self.column_mean + 1 / exponents))
+
 
 def project(kind: Kind, data: Points, exponents: np.ndarray) -> Projection:
     """The linear fits at the exponents; level and slope are independent because the column is centred."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isotune.analyze.laws.acceptance import CommonError
 from isotune.analyze.laws.points import usable_points
 from isotune.analyze.laws.prediction import Prediction, predict_at, predict_left_out, r_squared, relative_errors
 from isotune.analyze.laws.profile import ProfileFit, fit_profile
@@ -55,25 +56,26 @@ def fit_saturating_power_law(
     groups: Sequence[object] | None = None,
     exponent_bounds: Interval | None = None,
     robust: bool = False,
+    common: CommonError | None = None,
     level: float = 0.9,
 ) -> SaturatingPowerLaw:
     """The law y = floor + amplitude * x^exponent through points with positive x, by least squares on y.
 
     Any signs are allowed: L0 = L01 + L02 ELR^L03 rises from its floor, L(D) = E + B D^-beta falls towards it. An
     exponent near 0 is a straight line in log x, without a floor: where the interval of the exponent reaches 0, the
-    floor's is infinite.
+    floor's is infinite. `common` is an error that all y share, which their scatter does not show.
 
     >>> law = fit_saturating_power_law([1, 2, 4, 8, 16], [3, 2, 1.5, 1.25, 1.125])
     >>> round(law.floor, 6), round(law.amplitude, 6), round(law.exponent, 6)
     (1.0, 2.0, -1.0)
     """
     data = usable_points(x, y, weights, standard_errors, MIN_POINTS_SATURATING, "saturating power law", log=False)
-    fit = fit_profile("saturating", data, level=level, robust=robust, bounds=exponent_bounds)
+    fit = fit_profile("saturating", data, level=level, robust=robust, bounds=exponent_bounds, common=common)
     left_out = predict_left_out(fit, data, groups, robust)
     floor, amplitude = fit.natural()
     floor_interval, amplitude_interval = fit.natural_intervals()
     warnings = [*data.warnings, *fit.warnings]
-    if math.isinf(floor_interval[0]) or math.isinf(floor_interval[1]):
+    if math.isfinite(fit.scale.reach) and (math.isinf(floor_interval[0]) or math.isinf(floor_interval[1])):
         warnings.append("the floor is not identified: a power law without bend fits as well; take a wider range of x")
     return SaturatingPowerLaw(
         floor=floor,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isotune.analyze.laws.acceptance import CommonError
 from isotune.analyze.laws.points import Points, usable_points
 from isotune.analyze.laws.prediction import Prediction, predict_at
 from isotune.analyze.laws.profile import ProfileFit, fit_profile
@@ -30,6 +31,7 @@ from isotune.recipe.quantities import require_positive
 
 MIN_POINTS_CURVE = 6
 MAX_CORRELATION = 0.95
+NUM_ALPHAS = 25  # of alpha's interval, at which all floors are fitted
 CORRELATION_CAUTION = 0.5  # standard errors 1/sqrt(n) on top of the neighbours' correlation
 
 
@@ -68,6 +70,7 @@ class TrainingCurves:
     r_squared: float  # of all losses, each around its run's mean
     level: float
     warnings: tuple[str, ...] = ()
+    floors_error: CommonError | None = field(default=None, repr=False, compare=False)  # how they move with alpha
 
 
 def fit_training_curves(
@@ -101,7 +104,9 @@ def fit_training_curves(
     excess = max(0.0, lowest - sum(run.fit.square_sum / run.variance for run in alone))
     disagreement, warnings = _disagreement(excess, len(alone))
     num_free = sum(run.num_independent - 2 for run in alone) - 1
-    span = exponents_below(objective, best, lowest + disagreement * student_quantile(num_free, level) ** 2, bounds)
+    alpha_reach = disagreement * student_quantile(num_free, level) ** 2
+    span = exponents_below(objective, best, lowest + alpha_reach, bounds)
+    some = span[np.linspace(0, len(span) - 1, NUM_ALPHAS).round().astype(int)]
     reaches = [disagreement * student_quantile(run.num_independent - 2, level) ** 2 for run in alone]
     exponents = exponents_below(objective, best, lowest + max(reaches), bounds)
     departures = objective(exponents) - lowest
@@ -116,6 +121,10 @@ def fit_training_curves(
         r_squared=_pooled_r_squared(alone, best),
         level=level,
         warnings=warnings if alpha_high < 0 else (*warnings, "alpha may be 0: the curves have no floor yet"),
+        floors_error=CommonError(
+            _floors_at(alone, some) - _floors_at(alone, np.array([best])),
+            np.clip((objective(some) - lowest) / alpha_reach, 0.0, 1.0),
+        ),
     )
 
 
@@ -173,6 +182,11 @@ def _at_shared_exponent(
         accepted=project("saturating", run.data, kept),
         room=(reach - departures[departures <= reach]) * run.variance,
     )
+
+
+def _floors_at(runs: Sequence[_Alone], exponents: np.ndarray) -> np.ndarray:
+    """[exponents x runs]"""
+    return np.column_stack([project("saturating", run.data, exponents).floors(exponents) for run in runs])
 
 
 def _neighbours(residual: np.ndarray) -> float:
