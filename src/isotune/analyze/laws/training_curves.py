@@ -122,7 +122,7 @@ def fit_training_curves(
         level=level,
         warnings=warnings if alpha_high < 0 else (*warnings, "alpha may be 0: the curves have no floor yet"),
         floors_error=CommonError(
-            _floors_at(alone, some) - _floors_at(alone, np.array([best])),
+            _floor_shifts(alone, some, best),
             np.clip((objective(some) - lowest) / alpha_reach, 0.0, 1.0),
         ),
     )
@@ -184,9 +184,12 @@ def _at_shared_exponent(
     )
 
 
-def _floors_at(runs: Sequence[_Alone], exponents: np.ndarray) -> np.ndarray:
-    """[exponents x runs]"""
-    return np.column_stack([project("saturating", run.data, exponents).floors(exponents) for run in runs])
+def _floor_shifts(runs: Sequence[_Alone], exponents: np.ndarray, best: float) -> np.ndarray:
+    """[exponents x runs]: by how much floors move; not finite where an exponent of 0 leaves none."""
+    at = np.append(exponents, best)
+    floors = np.column_stack([project("saturating", run.data, at).floors(at) for run in runs])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(floors[:-1] - floors[-1])
 
 
 def _neighbours(residual: np.ndarray) -> float:
