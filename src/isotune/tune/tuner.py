@@ -146,7 +146,7 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
         math.exp(mean[best]),
         (math.exp(mean[best] - reach), math.exp(mean[best] + reach)),
         float(regrets.mean()),
-        float(np.quantile(regrets, goal.level)),
+        float(max(np.quantile(regrets, goal.level), regrets.mean())),  # rare large ones may have a mean above it
         goal.level,
         tuple((lr, wd) for lr, wd in goal.space.settings_at(cells[others]).tolist()),
         math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED),
