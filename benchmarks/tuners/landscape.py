@@ -152,8 +152,9 @@ class Landscape:
         rng = np.random.default_rng([seed, 1, repeat] if repeat else [seed, 1])
         drawn = root @ rng.standard_normal(root.shape[1])
         level = self.noise.level * rng.standard_normal() if repeat else 0.0
-        alone = rng.standard_normal(self.losses.shape) @ np.linalg.cholesky(self.noise.correlations).T * self.rests
-        made = self.truths + level + alone + drawn.reshape(len(self.budgets), self.num_cells).T
+        made = self.truths + level + drawn.reshape(len(self.budgets), self.num_cells).T
+        if self.rests.any():
+            made += rng.standard_normal(made.shape) @ np.linalg.cholesky(self.noise.correlations).T * self.rests
         return np.where(np.isfinite(self.losses) & np.isfinite(made), made, self.losses)
 
     def regrets(self, budget: int) -> np.ndarray:
