@@ -9,7 +9,14 @@ from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
 from isotune.objectives.journal import Journal
 from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
-from isotune.tune.loop import FAILING, MAX_FAILURES, failing_like_divergence, grid_size
+from isotune.tune.loop import (
+    FAILING,
+    MAX_FAILURES,
+    failing_like_divergence,
+    failing_sides,
+    grid_size,
+    without_failing_sides,
+)
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
 GOAL = Goal(
@@ -262,3 +269,20 @@ def test_a_function_that_failed_is_not_called_again_by_a_later_call(tmp_path):
         objective, before = FunctionObjective(train, tmp_path / "journal.jsonl"), len(called)
         tune(objective, goal, should_stop=lambda before=before: len(called) >= before + 2)
     assert len(called) == len(set(called))
+
+
+def test_ends_of_the_range_where_all_runs_fail_are_given_up():
+    def question(lr, wd):
+        return Question(2.0**lr, 2.0**wd, 1000)
+
+    answers = [Answer(question(-9, -6), 2.0), Answer(question(-7, -4), 1.9)]
+    high = [question(-9, 0), question(-8, -1), question(-7, 0)]
+    assert failing_sides(high, answers) == {"WD from": 2.0**-1}
+    assert failing_sides(high[:2], answers) == {}, "two may be chance"
+    assert failing_sides([*high[:2], question(-5, 0)], answers) == {}, "its LR may be the reason"
+    low = [question(-12, -5), question(-11, -4), question(-11, -6)]
+    assert failing_sides(low, answers) == {"LR up to": 2.0**-11}
+    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-12, 2**-6), weight_decay=(2**-8, 1.0), octaves=1.0))
+    left = without_failing_sides(goal, [*high, *low], answers).space.cells
+    assert left.min(axis=0).tolist() == [-10, -8] and left.max(axis=0).tolist() == [-6, -2]
+    assert without_failing_sides(goal, [], answers) is goal

@@ -102,7 +102,11 @@ def result_facts(tuned: Tuned, goal: Goal, answers: Sequence[Answer]) -> dict[st
         "n": None if goal.tokens_per_step is None else _memory(best, goal),
         "warnings": _warnings(best, goal),
         "evidence": _counts(answers, goal),
-        "failed": {"runs": len(tuned.unanswered), "given_up_from_learning_rate": given_up},
+        "failed": {
+            "runs": len(tuned.unanswered),
+            "given_up_from_learning_rate": given_up,
+            "given_up_ends": _failing_sides(tuned, answers),
+        },
     }
 
 
@@ -239,6 +243,13 @@ def _given_up(tuned: Tuned, answers: Sequence[Answer]) -> float | None:
     return min((answer.question.learning_rate for answer in failing), default=None)
 
 
+def _failing_sides(tuned: Tuned, answers: Sequence[Answer]) -> dict[str, float]:
+    """The ends of the range that were left out."""
+    from isotune.tune.loop import failing_sides
+
+    return failing_sides(tuned.unanswered, answers)
+
+
 def _failed(tuned: Tuned, answers: Sequence[Answer]) -> list[str]:
     """Runs without an answer, and what was concluded from them."""
     if not tuned.unanswered:
@@ -247,6 +258,8 @@ def _failed(tuned: Tuned, answers: Sequence[Answer]) -> list[str]:
     words = f"{len(tuned.unanswered)} runs gave no loss"
     if given_up is not None:
         words += f"; LR {format_number(given_up)} and above was given up, since all runs there failed"
+    for side, value in _failing_sides(tuned, answers).items():
+        words += f"; {side} {format_number(value)} was given up, since all runs there failed"
     return [_line("failed", words)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from isotune.tune.questions import Answer, Goal, Question, Space
@@ -109,7 +109,7 @@ def tune(
         answers = _in_order(mark_exploded(objective.answers()))
         read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
         suggestion = suggest(
-            goal,
+            without_failing_sides(goal, tuple(unanswered), answers),
             [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)],
             objective.prices,
             count=objective.num_parallel,
@@ -160,6 +160,46 @@ def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[An
     if answers and len(failing) < FAILING:
         return []
     return [Answer(one, math.nan, "diverged", DIVERGED_EXCESS) for one in sorted(failing, key=_place)]
+
+
+def failing_sides(unanswered: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
+    """Where runs fail at an end of the range, and none finished: "LR up to", "WD up to", "WD from", by the last value
+    that failed. It takes several failures whose other setting lies among those that finished, and is not the reason.
+    Failures at high LRs may be divergences, which is another matter."""
+    finished = [answer.question for answer in answers if not answer.has_diverged]
+    sides: dict[str, float] = {}
+    if not finished:
+        return sides
+    for words, name, other, sign in (
+        ("LR up to", "learning_rate", "weight_decay", -1),
+        ("WD up to", "weight_decay", "learning_rate", -1),
+        ("WD from", "weight_decay", "learning_rate", 1),
+    ):
+        end = max(sign * getattr(question, name) for question in finished)
+        others = [getattr(question, other) for question in finished]
+        failing = [
+            sign * getattr(question, name)
+            for question in unanswered
+            if sign * getattr(question, name) > end and min(others) <= getattr(question, other) <= max(others)
+        ]
+        if len(failing) >= FAILING:
+            sides[words] = sign * min(failing)
+    return sides
+
+
+def without_failing_sides(goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer]) -> Goal:
+    """The goal in a space without the ends at which runs fail: nothing there is asked any more, or recommended."""
+    sides = failing_sides(unanswered, answers)
+    if not sides:
+        return goal
+    settings = goal.space.settings_at(goal.space.cells)
+    lr, wd = settings.T
+    kept = (
+        (lr > sides.get("LR up to", 0.0)) & (wd > sides.get("WD up to", -1.0)) & (wd < sides.get("WD from", math.inf))
+    )
+    return (
+        replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in settings[kept].tolist()))) if kept.any() else goal
+    )
 
 
 def grid_size(space: Space) -> int:
