@@ -106,7 +106,7 @@ def test_a_replay_says_how_it_would_have_gone(tune):
     assert [f"  warning       {words}" for words in facts["warnings"]] == [
         line for line in shown.stdout.splitlines() if line.startswith("  warning")
     ]
-    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None}
+    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None, "given_up_ends": {}}
     assert f"isotune table show {NANO} --batch-size 4 --tokens 688128 --seed 0" in shown.stdout
 
 
@@ -157,7 +157,8 @@ def test_failures_are_told_not_repeated_and_repeated_on_demand(failing):
     assert "exit code 1: no memory; they are asked again with --retry-failed" in first.stderr
     facts = json.loads(failing("fail", "--json").stdout)
     assert len(failed()) == num_failed, "what failed is not asked again"
-    assert facts["failed"] == {"runs": num_failed, "given_up_from_learning_rate": 2.0**-7} and facts["n"] is None
+    given_up = {"given_up_from_learning_rate": 2.0**-7, "given_up_ends": {}}
+    assert facts["failed"] == {"runs": num_failed} | given_up and facts["n"] is None
     Path("mended").touch()
     mended = failing("fail", "--retry-failed", "--max-tokens", "4M")
     assert len(failed()) == num_failed and "gave no loss" not in mended.stdout + mended.stderr

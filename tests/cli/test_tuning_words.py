@@ -70,7 +70,7 @@ def test_the_facts_have_what_the_words_say(tuning):
     assert facts["warnings"] == ["LR is at the upper end of its range: widen --lr"]
     assert facts["n"] == pytest.approx(2.0**-7 * 0.125 * TOKENS / TOKENS_PER_STEP)
     assert facts["evidence"]["runs"] == len(tuning[1].answers()) >= facts["evidence"]["full_length"]
-    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None}
+    assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None, "given_up_ends": {}}
 
 
 @pytest.mark.parametrize(("weight", "told"), [(1.0000000000000002, 1.0), (0.5, 0.5), (math.nan, math.nan)])
