@@ -1,7 +1,6 @@
 """What a tuning's words say: of ends of ranges, of flat sets, of limits."""
 
 import doctest
-import math
 from dataclasses import replace
 
 import click
@@ -71,13 +70,6 @@ def test_the_facts_have_what_the_words_say(tuning):
     assert facts["n"] == pytest.approx(2.0**-7 * 0.125 * TOKENS / TOKENS_PER_STEP)
     assert facts["evidence"]["runs"] == len(tuning[1].answers()) >= facts["evidence"]["full_length"]
     assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None, "given_up_ends": {}}
-
-
-@pytest.mark.parametrize(("weight", "told"), [(1.0000000000000002, 1.0), (0.5, 0.5), (math.nan, math.nan)])
-def test_no_probability_is_above_one(tuning, weight, told):
-    result = facts_of(tuning, invariance_weight=weight)["result"]
-    assert result.recommendation.invariance_weight == pytest.approx(told, abs=0, nan_ok=True)
-    assert result.more.suggestion.recommendation.invariance_weight <= 1.0
 
 
 def test_the_flat_set_is_told_by_learning_rate(tuning):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,18 +92,15 @@ def result_words(
 
 def result_facts(tuned: Tuned, goal: Goal, answers: Sequence[Answer]) -> dict[str, Any]:
     """The same as data."""
-    asked = tuned.more.suggestion
-    more = replace(tuned.more, suggestion=replace(asked, recommendation=_with_sound_weight(asked.recommendation)))
-    best = _with_sound_weight(tuned.recommendation)
-    given_up = _given_up(tuned, answers)
+    best = tuned.recommendation
     return {
-        "result": replace(tuned, recommendation=best, more=more),
+        "result": tuned,
         "n": None if goal.tokens_per_step is None else _memory(best, goal),
         "warnings": _warnings(best, goal),
         "evidence": _counts(answers, goal),
         "failed": {
             "runs": len(tuned.unanswered),
-            "given_up_from_learning_rate": given_up,
+            "given_up_from_learning_rate": _given_up(tuned, answers),
             "given_up_ends": _failing_sides(tuned, answers),
         },
     }
@@ -183,11 +179,6 @@ def _facts_of(best: Recommendation, goal: Goal) -> list[str]:
 def _memory(best: Recommendation, goal: Goal) -> float:
     """n at the end of a run with the recommended settings."""
     return best.learning_rate * best.weight_decay * goal.tokens / (goal.tokens_per_step or 1)
-
-
-def _with_sound_weight(best: Recommendation) -> Recommendation:
-    """A probability that is a sum of several may be above 1 in its last digit."""
-    return replace(best, invariance_weight=float(np.minimum(best.invariance_weight, 1.0)))  # NaN stays
 
 
 def _flat_set(best: Recommendation) -> str:
