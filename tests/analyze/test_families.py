@@ -104,6 +104,27 @@ def test_independent_weight_decay_lies_where_the_coupled_run_of_equal_elr_does()
     assert cells.log2_elr.tolist() == [-12.0]
 
 
+def test_a_sweep_that_was_written_half_coupled_and_half_independent_has_each_cell_once():
+    coupled = [run(lr, wd, seed=0) for lr in (1e-3, 3e-3) for wd in (0.1, 0.3)]
+    independent = [
+        with_info(run(lr, lr * wd, seed=1), weight_decay_convention="independent")
+        for lr in (1e-3, 3e-3)
+        for wd in (0.1, 0.3)
+    ]
+    family = only(coupled + independent)
+    assert (family.num_cells, len(family.curves)) == (4, 8)
+    assert family.weight_decay_convention == "coupled"
+    assert sorted({round(one.info.weight_decay, 12) for one in family.curves}) == [0.1, 0.3]
+    same_seed = [with_info(one, seed=0) for one in independent]
+    assert len(only(coupled + same_seed).curves) == 4
+
+
+def test_runs_that_are_all_independent_keep_their_own_words():
+    family = only([with_info(run(1e-3, 1e-4), weight_decay_convention="independent")])
+    assert family.weight_decay_convention == "independent"
+    assert family.curves[0].info.weight_decay == pytest.approx(1e-4)
+
+
 # Families
 
 

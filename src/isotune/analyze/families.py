@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from isotune.analyze.checkpoints import compared_histories
-from isotune.analyze.curves import log2_settings
+from isotune.analyze.curves import effective_learning_rate, log2_settings
 from isotune.analyze.distances import OVERLAP_THRESHOLD, same_up_to
 from isotune.analyze.seed_noise import cell_means
 from isotune.errors import InputError
@@ -115,7 +115,9 @@ def make_families(trajectories: Sequence[Trajectory], loss: str = "val_loss") ->
         for history in histories:
             members.setdefault(_key(run, history), []).append(run)
     names = _names(list(members))
-    families = [_family(names[key], key, together, loss, warnings) for key, together in members.items()]
+    families = [
+        _family(names[key], key, _in_one_convention(together), loss, warnings) for key, together in members.items()
+    ]
     return tuple(sorted(families, key=lambda family: (-len(family.curves), -family.num_cells, family.name)))
 
 
@@ -245,6 +247,20 @@ def _with_equal_settings(runs: Sequence[Trajectory]) -> list[Trajectory]:
         else Trajectory(run.columns, replace(run.info, learning_rate=rate, weight_decay=decay))
         for run, rate, decay in zip(runs, *columns, strict=True)
     ]
+
+
+def _in_one_convention(runs: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """The runs, all of them coupled where some are, so that a cell that was written in two ways is one."""
+    if len({run.info.weight_decay_convention for run in runs}) < 2:
+        return runs
+    return _with_equal_settings([_coupled(run) for run in runs])
+
+
+def _coupled(run: Trajectory) -> Trajectory:
+    if run.info.weight_decay_convention == "coupled":
+        return run
+    decay = effective_learning_rate(run.info) / float(run.info.learning_rate)
+    return Trajectory(run.columns, replace(run.info, weight_decay=decay, weight_decay_convention="coupled"))
 
 
 def _with_a_place(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], tuple[str, ...]]:
