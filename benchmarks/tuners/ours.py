@@ -1,6 +1,6 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
-It counts as done where its tolerance is met, and goes on to a tenth of it, so that the path shows what more
+It counts as done where its tolerance is met, and goes on to a fifth of it, so that the path shows what more
 tokens would have given; then it stops, with what it recommends there.
 """
 
@@ -16,7 +16,7 @@ from isotune.tune import Question as Asked
 from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
 
-TOLERANCE, LAST_SHARE = 0.0025, 0.1  # the middle of the race's targets, and the part of it where it stops
+TOLERANCE, LAST_SHARE = 0.0025, 0.2  # the middle of the race's targets, and the part of it where it stops
 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:

@@ -8,9 +8,10 @@ budget D that is tuned for:
     z = log2(1 + n)          n = LR * WD * steps:   0 where memory has not turned over (n << 1), so that WD cannot
                                                     matter; log2 ELR plus a constant where it has (n >> 1)
 
-    log L = trend(u, z, d) + departure(u, z, d) + gap(u, z; d) + what the seed does + noise
+    log L = trend(w, z, d) + departure(u, z, d) + gap(u, z; d) + what the seed does + noise
 
-The trend is a cubic in u and a quadratic in z and d with Gaussian coefficients, so everything is linear and exact. The
+where w = u - LR_PER_MEMORY * z: with a higher WD the best LR is higher, wherever it lies. The trend is a cubic in w and
+a quadratic in z and d with Gaussian coefficients, so everything is linear and exact. The
 gap grows with the distance from the target budget (Brownian in d): a short run says less about a long one. That WD
 matters through z alone is the prior; a rival without it, smooth in log LR and log WD, stands beside it, and what is
 observed decides between them by their marginal likelihoods. So does a third one, under which WD matters through z alone
@@ -41,6 +42,7 @@ from scipy.linalg import lapack
 CURVATURE = 0.009  # per octave^2 of LR
 DRIFT, DRIFT_DEVIATION = -0.15, 0.2  # octaves of the best LR per octave of budget: nano has -.25, the paper about 0
 DRIFT_BEND = 0.05  # octaves of the best LR per octave^2 of budget
+LR_PER_MEMORY = 1 / 3  # octaves of the best LR per octave of 1 + n
 DEPARTURE, PLAIN_DEPARTURE = 0.004, 0.01
 GAP = 0.006  # per square root of an octave of budget
 NOISE = 0.0015  # of a loss, by itself
@@ -53,10 +55,11 @@ EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same b
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
 HELP_ODDS = 1.0  # that it does so, and may help by more than it does on tables/nano
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
-# deeper bowl. Each size is a rival with these odds, and evidence decides.
+# deeper bowl. Each size is a rival with these odds, and evidence decides. Departures grow with its root alone: near the
+# optimum a deep bowl is not much rougher than a flat one.
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the constants above say, with odds: nano's large batch does so by a factor of 4.6.
-SCATTERS = {0.4: 1.0, 1.0: 2.0, 3.0: 1.0}
+SCATTERS = {0.5: 1.0, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
 USUAL_FREEDOM = 3.0  # as many seeds' worth is it that they scatter as is usual
 MIN_WEIGHT = 0.01  # rivals below are dropped
@@ -109,7 +112,7 @@ class Kernel:
         of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + SEED_NOISE**2)
         trend = ((placed.terms * self.deviations(size)) ** 2).sum(axis=1)
         departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budgets, 0.0)
-        return np.asarray(trend + size**2 * departures[placed.which] + scatter**2 * of_seeds)
+        return np.asarray(trend + size * departures[placed.which] + scatter**2 * of_seeds)
 
     def deviations(self, size: float) -> np.ndarray:
         return np.asarray(self.deviation * size**self.powers)
@@ -135,7 +138,7 @@ class Parts:
 
     def without_seeds(self, kernel: Kernel, size: float) -> np.ndarray:
         squares = kernel.deviations(size) ** 2
-        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size**2 * self.departures)
+        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size * self.departures)
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,9 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
+        w = u - LR_PER_MEMORY * z
         return np.column_stack(
-            [np.ones(len(u)), d, d * d, u, u * u, u**3, u * d, u * d * d, u * u * d, z, z * z, z * u, z * d]
+            [np.ones(len(u)), d, d * d, w, w * w, w**3, w * d, w * d * d, w * w * d, z, z * z, z * w, z * d]
         )
 
     prior = np.array(
@@ -185,15 +189,15 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
             (0.0, 3.0, 0.0),  # 1
             (-0.07, 0.05, 0.5),  # d
             (0.012, 0.012, 1.0),  # d^2
-            (0.0, 2 * CURVATURE * deviation_octaves, 1.0),  # u
-            (CURVATURE, 0.5 * CURVATURE, 1.0),  # u^2
-            (-0.0014, 0.001, 1.0),  # u^3
-            (0.0, 2 * CURVATURE * DRIFT_DEVIATION, 1.0),  # u d: how much the optimum drifts
-            (0.0, 2 * CURVATURE * DRIFT_BEND, 1.0),  # u d^2: that it drifts less, or more, with the budget
-            (-0.001, 0.003, 1.0),  # u^2 d
+            (0.0, 2 * CURVATURE * deviation_octaves, 1.0),  # w
+            (CURVATURE, 0.5 * CURVATURE, 1.0),  # w^2
+            (-0.0014, 0.001, 1.0),  # w^3
+            (0.0, 2 * CURVATURE * DRIFT_DEVIATION, 1.0),  # w d: how much the optimum drifts
+            (0.0, 2 * CURVATURE * DRIFT_BEND, 1.0),  # w d^2: that it drifts less, or more, with the budget
+            (-0.001, 0.003, 1.0),  # w^2 d
             (0.004, 0.006, 0.5),  # z
-            (0.008, 0.003, 0.5),  # z^2
-            (-0.006, 0.003, 1.0),  # z u: with a higher WD the best LR is higher
+            (0.007, 0.003, 0.5),  # z^2
+            (0.0, 0.003, 1.0),  # z w
             (0.0, 0.003, 1.0),  # z d
         ]
     )
