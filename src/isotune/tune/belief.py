@@ -358,17 +358,14 @@ class _Solved:
     residual: np.ndarray
 
     @staticmethod
-    def of(noiseless: np.ndarray, noise: np.ndarray, residual: np.ndarray) -> _Solved:
-        """The whitened residual is the last row of the factor of a matrix that has the residual as its border; the two
-        covariances add up."""
-        n = len(residual)
-        bordered = np.empty((n + 1, n + 1), order="F")
+    def of(noiseless: np.ndarray, noise: np.ndarray) -> _Solved:
+        """Of two covariances that add up, each with a border. That of the first is the residual; whitened it is the
+        last row of the factor of the whole."""
+        n = len(noise) - 1
         for share in _JITTERS:
-            np.add(noiseless.T, noise.T, out=bordered[:n, :n])  # .T: the same, in the order of the result
+            bordered = noiseless + noise
             if share:
-                bordered[:n, :n] += _jitter(noiseless, share)
-            bordered[n, :n] = residual  # the upper triangle is not read
-            bordered[n, n] = _MORE_THAN_ANY_RESIDUAL
+                bordered[:n, :n] += _jitter(noiseless[:n, :n], share)
             root, failed = lapack.dpotrf(bordered, lower=1, overwrite_a=1, clean=0)
             if not failed:
                 return _Solved(root[:n, :n], root[n, :n])
@@ -426,15 +423,17 @@ def _believe(
     scatters: Mapping[float, float],
 ) -> Belief:
     own = np.diag(observed.noise**2 + 1e-12)
-    noise = {scatter: own + scatter**2 * prepared.seeds for scatter in scatters}
+    noise = {
+        scatter: _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
+    }
     tried: list[tuple[Rival, _Solved]] = []  # their weights are odds
     for kernel, odds in kernels.items():
         its, shared = prepared.placed[kernel.view], prepared.parts[kernel.view]
         for size, size_odds in sizes.items():
-            noiseless = shared.without_seeds(kernel, size)
             residual = observed.values - kernel.expected(its, size)
+            noiseless = _bordered(shared.without_seeds(kernel, size), residual, 0.0)
             for scatter, scatter_odds in scatters.items():
-                solved = _Solved.of(noiseless, noise[scatter], residual)
+                solved = _Solved.of(noiseless, noise[scatter])
                 tried.append((Rival(kernel, size, scatter, odds * size_odds * scatter_odds), solved))
     logs = np.log([rival.weight for rival, _ in tried]) + _log_likelihoods([solved for _, solved in tried])
     weights = np.exp(logs - logs.max())
@@ -443,6 +442,15 @@ def _believe(
     kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
     rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
     return Belief(rivals, observed, prepared.placed, tuple(solved.for_lapack() for _, solved, _ in kept))
+
+
+def _bordered(symmetric: np.ndarray, border: np.ndarray | float, corner: float) -> np.ndarray:
+    """The matrix with one more row, in the order that LAPACK wants, which reads nothing above the diagonal."""
+    n = len(symmetric)
+    result = np.zeros((n + 1, n + 1), order="F")
+    result[:n, :n] = symmetric.T  # the same, in the order of the result
+    result[n, :n], result[n, n] = border, corner
+    return result
 
 
 def _log_likelihoods(solved: list[_Solved]) -> np.ndarray:

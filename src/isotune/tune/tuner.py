@@ -113,9 +113,9 @@ def suggest(
             break
         chosen.append(best)
         if number + 1 < count:
-            observed = _with_pending(goal, observed, candidates.questions[best : best + 1])
+            observed = _with_pending(goal, observed, [candidates.question(best)])
     assert recommendation is not None
-    questions = tuple(candidates.questions[index] for index in chosen)
+    questions = tuple(candidates.question(index) for index in chosen)
     costs = [float(candidates.prices[index]) for index in chosen]
     reasons = tuple(
         _why(question, goal, answers, recommendation, cost) for question, cost in zip(questions, costs, strict=True)
@@ -268,7 +268,9 @@ def _keys(cells: np.ndarray, tokens: Sequence[int], seeds: Sequence[int]) -> Ite
 class _Candidates:
     """Every cell at every rung that may still be asked, with its price."""
 
-    questions: list[Question]
+    settings: np.ndarray  # [questions x 2]: LR, WD
+    tokens: np.ndarray
+    seeds: np.ndarray
     points: np.ndarray
     prices: np.ndarray
     targets: np.ndarray  # the cells that may be recommended, at the goal's budget
@@ -295,13 +297,16 @@ class _Candidates:
         possible = _not_hopeless(settings[:, 0], tokens, answers).tolist()
         keys = _keys(cells, tokens.tolist(), seeds.tolist())
         kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
-        cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
-        questions = list(map(Question, *settings[kept].T.tolist(), tokens.tolist(), seeds.tolist()))
-        listed = prices(questions) if prices else tokens
+        cells, settings, tokens, seeds = cells[kept], settings[kept], tokens[kept], seeds[kept]
+        listed = prices(_questions(settings, tokens, seeds)) if prices else tokens
         is_new = ~np.isin(seeds, [*asked_seeds, goal.seeds[0]])
         points = goal.points(cells, tokens, np.where(is_new, NEW, seeds))
         targets = goal.points(recommendable, goal.tokens)
-        return _Candidates(questions, points, np.maximum(1.0, np.array(listed, dtype=float)), targets)
+        costs = np.maximum(1.0, np.array(listed, dtype=float))
+        return _Candidates(settings, tokens, seeds, points, costs, targets)
+
+    def question(self, index: int) -> Question:
+        return _questions(*(column[index : index + 1] for column in (self.settings, self.tokens, self.seeds)))[0]
 
     def next(
         self, posterior: Posterior, answers: Sequence[Answer], chosen: Sequence[int], num_observed: int
@@ -315,16 +320,15 @@ class _Candidates:
 
     def first(self, posterior: Posterior) -> int | None:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
-        if not self.questions:
+        if not len(self.tokens):
             return None
-        shortest = np.array([question.tokens for question in self.questions])
         expected = posterior.mean[len(self.targets) :]
-        return int(np.argmin(np.where(shortest == shortest.min(), expected, np.inf)))
+        return int(np.argmin(np.where(self.tokens == self.tokens.min(), expected, np.inf)))
 
     def lower(self, answers: Sequence[Answer]) -> int | None:
         """Where no run has finished: a short run half way down, from the lowest LR and WD that were tried to the lowest
         that are left."""
-        if not self.questions:
+        if not len(self.tokens):
             return None
         cells = self.points[:, :2].round(6)
         tried = _log2_cells([answer.question for answer in answers]).min(axis=0)
@@ -333,7 +337,7 @@ class _Candidates:
 
     def best(self, posterior: Posterior, chosen: Sequence[int]) -> int | None:
         """Among those with a fair part of the largest gain the one with most gain per token."""
-        if len(chosen) == len(self.questions):
+        if len(chosen) == len(self.tokens):
             return None
         gains = expected_gains(posterior, len(self.targets), self._expected_noise(posterior))
         gains[list(chosen)] = -1.0
@@ -343,6 +347,10 @@ class _Candidates:
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
         return raised_noise(self.points, posterior.mean[len(self.targets) :])
+
+
+def _questions(settings: np.ndarray, tokens: np.ndarray, seeds: np.ndarray) -> list[Question]:
+    return list(map(Question, *settings.T.tolist(), tokens.tolist(), seeds.tolist()))
 
 
 def _cells_and_seeds(goal: Goal, belief: Belief, cells: np.ndarray, asked: set[int]) -> tuple[np.ndarray, np.ndarray]:
