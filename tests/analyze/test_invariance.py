@@ -82,6 +82,24 @@ def test_a_test_of_many_cells_is_made_in_parts_and_gives_the_same(monkeypatch):
 # Negative controls
 
 
+@pytest.mark.parametrize("noise", [0.8, 1.2, 2.0])
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_noise_does_not_make_neither_of_another_index(noise, num_seeds):
+    """What the noise leaves unexplained says nothing against the index."""
+    x, y = (np.repeat(column, num_seeds) for column in grid(range(-12, -7), range(-6, -1)))
+    found = verdicts(lambda rng: index_values(rng, x, y, 26.6, noise * np.sqrt(num_seeds), curvature=0.0), x, y)
+    assert found["neither"] <= MOST_FALSE
+    assert found["another"] + found["undecided"] + found["neither"] >= NUM_DRAWS - MOST_FALSE
+
+
+def test_with_too_few_cells_for_an_index_its_absence_is_not_claimed():
+    x, y = (np.repeat(column, 3) for column in grid(range(-11, -8), (-4, -3)))
+    draw = np.random.default_rng(0).normal(0, 0.001, len(x))
+    found = invariance(x, y, 3 + 0.05 * (x + 0.3 * y) + draw)
+    assert found.verdict == "undecided"
+    assert any("too few for an angle" in reason for reason in found.reasons)
+
+
 def test_no_invariance_is_neither():
     x, y = grid()
     found = verdicts(lambda rng: round_bowl(rng, x, y, 0.1), x, y)

@@ -102,8 +102,9 @@ def invariance(
     it is what seeds say, or else what is left of the values once a term for each LR, each WD and each ELR is taken out.
 
     ELR, LR or WD: the test across finds an effect, and the share's interval at `level` lies below `equivalence_share`.
-    Neither (or another, if one index explains the values): no share is that small, and given LR, given ELR and given WD
-    the rest of a quadratic surface matters, each by a stratified permutation test. Undecided: none of this is shown.
+    Another or neither: no share is that small, and given LR, given ELR and given WD the rest of a quadratic surface
+    matters, each by a stratified permutation test. Another: beyond the noise, one index leaves less than the square of
+    `equivalence_share` of the variance unexplained. Neither: it leaves more. Undecided: none of this is shown.
     """
     cells = _cells(log2_lr, log2_wd, value)
     refusal = _refusal(cells)
@@ -130,7 +131,8 @@ def invariance(
         name: _stratified_test(cells.value, labels, surface, permutations, random_seed + 2)
         for name, labels in strata.items()
     }
-    verdict, reasons = _verdict(across, beyond, shares, angle, alpha, equivalence_share)
+    index = _index_fit(angle, cells.value, noise, freedom, alpha, equivalence_share)
+    verdict, reasons = _verdict(across, beyond, shares, angle, index, alpha, equivalence_share)
     if noise_words and verdict == "undecided":
         reasons = (*reasons, noise_words)
     return Invariance(
@@ -386,11 +388,45 @@ def _jackknife_error(values: np.ndarray) -> float:
     return math.sqrt((m - 1) / m * float(((values - values.mean()) ** 2).sum()))
 
 
+@dataclass(frozen=True)
+class _IndexFit:
+    """Whether one index LR^a WD^b explains the values: shown, refuted, or (neither) open."""
+
+    is_shown: bool = False
+    is_refuted: bool = False
+    words: str = ""
+
+
+def _index_fit(
+    angle: Angle, value: np.ndarray, noise: float, freedom: float, alpha: float, equivalence_share: float
+) -> _IndexFit:
+    """What the best index leaves of the values, beyond their noise, against the square of `equivalence_share`."""
+    if math.isnan(angle.unexplained):
+        return _IndexFit(words=f"whether another index explains it is open: {angle.reason}")
+    limit = equivalence_share**2
+    one = f"one index explains it, at {angle.degrees:.0f} degrees ({angle.low:.0f} to {angle.high:.0f})"
+    if angle.unexplained < limit:
+        return _IndexFit(is_shown=True, words=one)
+    if math.isnan(noise):
+        return _IndexFit(words="whether another index explains it is open: the noise of a cell is unknown")
+    noise_share = noise / float(np.var(value, ddof=1))
+    rest_freedom = len(value) - 5
+    most = angle.unexplained * rest_freedom / float(special.chdtri(rest_freedom, 1 - alpha)) - noise_share
+    if most < limit:
+        return _IndexFit(is_shown=True, words=one)
+    p = float(special.fdtrc(rest_freedom, freedom, angle.unexplained / noise_share)) if noise_share else 0.0
+    rest = f"the best index leaves {max(0.0, angle.unexplained - noise_share):.0%} of the variance beyond the noise"
+    if p < alpha and angle.unexplained - noise_share >= limit:
+        return _IndexFit(is_refuted=True, words=f"no index explains it: {rest} (p = {p:.2g})")
+    return _IndexFit(words=f"whether another index explains it is open: {rest}, {max(0.0, most):.0%} at most")
+
+
 def _verdict(
     tests: dict[str, _Test],
     beyond: dict[str, _Test],
     shares: dict[str, Share],
     angle: Angle,
+    index: _IndexFit,
     alpha: float,
     equivalence_share: float,
 ) -> tuple[Verdict, tuple[str, ...]]:
@@ -406,19 +442,19 @@ def _verdict(
         verdicts: dict[str, Verdict] = {"ELR": "ELR", "LR": "LR", "WD": "WD"}
         return verdicts[name], (matters["LR" if name == "LR" else "ELR"], small)
     far = all(share.missing or share.value > equivalence_share for share in shares.values())
-    has_index = angle.unexplained < equivalence_share**2
-    is_named = has_index and any(_is_near(angle, named) for named in (0.0, 45.0, 90.0))
-    index = f"one index explains it, at {angle.degrees:.0f} degrees ({angle.low:.0f} to {angle.high:.0f})"
+    is_named = index.is_shown and any(_is_near(angle, named) for named in (0.0, 45.0, 90.0))
+    reasons = [matters["ELR"], matters["LR"]]
     if far and not is_named and all(test.p < alpha for test in beyond.values()):
         why = tuple(f"{name} alone does not explain it (p = {test.p:.2g})" for name, test in beyond.items())
-        return ("another", (*why, index)) if has_index else ("neither", why)
-    reasons = [matters["ELR"], matters["LR"]]
+        if index.is_shown or index.is_refuted:
+            return "another" if index.is_shown else "neither", (*why, index.words)
+        reasons = [*why, index.words]
     for name, share in shares.items():
         words = share.reason if share.missing else f"its share is {_percent(share)}, not under {equivalence_share:.0%}"
         if not share.missing and share.high < equivalence_share:
             words = f"its share is small, {_percent(share)}, but a change across it is not seen"
         reasons.append(f"invariance to {name} is not shown: {words}")
-    return "undecided", (*reasons, index) if is_named else tuple(reasons)
+    return "undecided", (*reasons, index.words) if is_named else tuple(reasons)
 
 
 def _finding(p: float, alpha: float) -> str:
