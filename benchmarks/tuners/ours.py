@@ -1,7 +1,7 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
-It counts as done where its tolerance is met, and goes on to a fifth of it, so that the path shows what more
-tokens would have given; then it stops, with what it recommends there.
+It counts as done where its tolerance is met, and goes on until it expects to be within the strictest target, so that
+the path shows what more tokens would have given; then it stops, with what it recommends there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 from replay import Question, Replay, Spent
+from scores import TARGETS
 
 from isotune.tune import Answer, Goal, Space, suggest
 from isotune.tune import Question as Asked
 from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
 
-TOLERANCE, LAST_SHARE = 0.0025, 0.2  # the middle of the race's targets, and the part of it where it stops
+LAST, TOLERANCE, _ = TARGETS  # it stops at the strictest of the race's targets, and counts as done at the middle one
 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -83,7 +84,7 @@ def _tuned(
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
             yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
-        is_sure = answers and best.regret <= LAST_SHARE * goal.tolerance
+        is_sure = answers and best.regret <= LAST
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return
         asked = suggestion.questions[0]

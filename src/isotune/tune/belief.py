@@ -53,7 +53,7 @@ SEED_LEVEL = 0.002  # shared by all runs of one seed
 SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
-HELP_ODDS = 1.0  # that it does so, and may help by more than it does on tables/nano
+HELP_ODDS = 2.0  # that it does so, and may help by more than it does on tables/nano
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
 # deeper bowl. Each size is a rival with these odds, and evidence decides. Departures grow with its root alone: near the
 # optimum a deep bowl is not much rougher than a flat one.
@@ -63,7 +63,7 @@ SCATTERS = {0.5: 1.0, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
 USUAL_FREEDOM = 3.0  # as many seeds' worth is it that they scatter as is usual
 MIN_WEIGHT = 0.01  # rivals below are dropped
-MAX_OBSERVATIONS = 56  # those with the least noise, which are the lowest of each budget; more take time and say little
+MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 _Z = 9  # the place of z among the invariant kernel's terms; z^2 follows
 INVARIANT, HELPED, PLAIN = "invariant", "invariant, WD may help", "plain"  # the kernels' names
@@ -166,6 +166,9 @@ class Observations:
     def __len__(self) -> int:
         return len(self.values)
 
+    def some(self, chosen: np.ndarray) -> Observations:
+        return Observations(self.points[chosen], self.values[chosen], self.noise[chosen])
+
 
 NOTHING = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
 
@@ -191,7 +194,7 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
             (0.012, 0.012, 1.0),  # d^2
             (0.0, 2 * CURVATURE * deviation_octaves, 1.0),  # w
             (CURVATURE, 0.5 * CURVATURE, 1.0),  # w^2
-            (-0.0014, 0.001, 1.0),  # w^3
+            (-0.0007, 0.002, 1.0),  # w^3
             (0.0, 2 * CURVATURE * DRIFT_DEVIATION, 1.0),  # w d: how much the optimum drifts
             (0.0, 2 * CURVATURE * DRIFT_BEND, 1.0),  # w d^2: that it drifts less, or more, with the budget
             (-0.001, 0.003, 1.0),  # w^2 d
@@ -385,7 +388,7 @@ def believe(
     """The posterior; kernels, sizes and scatters come with their odds, up to a factor. Rivals without a chance are
     dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
-    observed = _lowest(observations)
+    observed = _fewer(observations)
     prepared = _Prepared.of(kernels, observed.points)
     if len(observed) >= MIN_FOR_LUCK:
         likely = _believe(kernels, observed, prepared, _some(sizes), _some(scatters))
@@ -520,12 +523,48 @@ def _chaos(log2_lr: np.ndarray, cells_log2_lr: np.ndarray, squares: np.ndarray, 
     return np.sqrt(np.concatenate([[0.0], grown])[place])
 
 
-def _lowest(observations: Observations) -> Observations:
-    """Of very many observations those with the least noise: raised noise is what a bad loss has."""
+def _fewer(observations: Observations) -> Observations:
+    """No more observations than can be used: of very many, whatever their order, the means of cells over their seeds;
+    of these those with the least noise, and of equal ones those where a bowl through all of them is lowest."""
     if len(observations) <= MAX_OBSERVATIONS:
         return observations
-    kept = np.sort(np.argsort(observations.noise, kind="stable")[:MAX_OBSERVATIONS])
-    return Observations(observations.points[kept], observations.values[kept], observations.noise[kept])
+    merged = _means_of_cells(observations)
+    if len(merged) <= MAX_OBSERVATIONS:
+        return merged
+    order = np.lexsort((*merged.points.T, merged.values, _height(merged), merged.noise.round(6)))
+    return merged.some(order[:MAX_OBSERVATIONS])
+
+
+def _means_of_cells(observations: Observations) -> Observations:
+    """Runs of one cell and budget as one without a seed, whose noise is what they scatter by, over their number."""
+    points, values, noise = observations.points, observations.values, observations.noise
+    if np.all(points[:, 4] == points[0, 4]):
+        return observations
+    _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
+    cell = cell.ravel()
+    weights = noise**-2.0
+    total, number = np.bincount(cell, weights=weights), np.bincount(cell)
+    means = np.bincount(cell, weights=weights * values) / total
+    usual = (SEED_NOISE**2 + SEED_LEVEL**2) * max(SCATTERS, key=SCATTERS.__getitem__) ** 2
+    near = noise < 2 * NOISE  # of a bad loss, and of one that was read, the noise is known to be larger
+    squares, freedom = float((near * (values - means[cell]) ** 2).sum()), float((near * (1 - 1 / number[cell])).sum())
+    scatter = (squares + USUAL_FREEDOM * usual) / (freedom + USUAL_FREEDOM)
+    merged = points[first].copy()
+    merged[:, 4] = np.nan
+    return Observations(merged, means, np.sqrt(1 / total + scatter / number))
+
+
+def _height(observations: Observations) -> np.ndarray:
+    """How far each lies above the lowest of its budget on the quadratic surface that fits all best."""
+    lr, wd, _, d, _ = (observations.points - observations.points.mean(axis=0)).T
+    surface = np.column_stack([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
+    weights = 1 / observations.noise
+    coefficients = np.linalg.lstsq(surface * weights[:, None], observations.values * weights, rcond=None)[0]
+    fitted = surface @ coefficients
+    budgets, which = np.unique(observations.points[:, 3].round(6), return_inverse=True)
+    lowest = np.full(len(budgets), np.inf)
+    np.minimum.at(lowest, which.ravel(), fitted)
+    return np.asarray(fitted - lowest[which.ravel()])
 
 
 def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
