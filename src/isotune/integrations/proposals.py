@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
-from isotune.tune import Answer, Goal, Question, Space, suggest
-from isotune.tune.questions import NO_DECAY
+from isotune.tune import Answer, Goal, Question, Space, Suggestion, suggest
+from isotune.tune.questions import NO_DECAY, log2_cells
+from isotune.tune.tuner import believe_answers
 
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
 TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
@@ -74,10 +75,13 @@ class Proposals:
         open_ones = [one for one in placed if one.loss is None]
         running = [one for one in open_ones if not (one.has_failed or one.was_unused)]
         for others in (open_ones, running):  # what failed or was not used is asked again where nothing else is left
-            suggestion = suggest(goal, answers, pending=[self._question(one, goal) for one in others])
-            if suggestion.questions:
-                chosen = suggestion.questions[0]
-                return pairs[chosen.learning_rate, chosen.weight_decay]
+            pending = [self._question(one, goal) for one in others]
+            suggestion = suggest(goal, answers, pending=pending)
+            chosen = _worth_having(goal, answers, pending, suggestion) or next(
+                iter(_settings(suggestion.questions)), None
+            )
+            if chosen is not None:
+                return pairs[chosen]
         best = suggestion.recommendation  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
 
@@ -112,6 +116,34 @@ class Proposals:
 
     def _question(self, one: Tried, goal: Goal) -> Question:
         return Question(one.learning_rate, self._coupled(one.learning_rate, one.weight_decay), goal.tokens)
+
+
+def _worth_having(
+    goal: Goal, answers: Sequence[Answer], pending: Sequence[Question], suggestion: Suggestion
+) -> tuple[float, float] | None:
+    """(LR, WD) that nobody has tried and that is expected to be better than all that were, or, where nothing is left to
+    be learned, as good as they: what these tools return in the end is the best of what was tried, not what is believed.
+    """
+    best = suggestion.recommendation
+    asked = _places([*(answer.question for answer in answers), *pending])
+    settings = [(best.learning_rate, best.weight_decay), *(best.as_good if suggestion.is_done else ())]
+    untried = (one for one in settings if _places([Question(*one, goal.tokens)])[0] not in asked)
+    chosen = next(untried, None)
+    known = [answer.question for answer in answers if not answer.has_diverged]
+    if chosen is None or not known or suggestion.is_done:
+        return chosen if known else None
+    points = goal.points(log2_cells(_settings(known)), goal.tokens)
+    lowest = float(believe_answers(goal, answers).at(points).mean.min())
+    return chosen if math.log(best.loss) < lowest - goal.tolerance else None
+
+
+def _settings(questions: Sequence[Question]) -> list[tuple[float, float]]:
+    return [(question.learning_rate, question.weight_decay) for question in questions]
+
+
+def _places(questions: Sequence[Question]) -> list[tuple[float, ...]]:
+    """Equal where settings differ in their last digits alone."""
+    return [tuple(place) for place in log2_cells(_settings(questions)).round(6).tolist()]
 
 
 def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float | None:
