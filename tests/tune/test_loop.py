@@ -12,6 +12,7 @@ from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
 from isotune.tune.loop import (
     FAILING,
     MAX_FAILURES,
+    MAX_FORGIVEN,
     failing_like_divergence,
     failing_sides,
     grid_size,
@@ -214,7 +215,22 @@ def test_it_stops_where_one_run_after_another_fails():
         return nano_like(learning_rate, weight_decay, tokens)
 
     tuned = tune(FunctionObjective(train), GOAL)
-    assert tuned.stopped == "too many failures" and len(calls) == 2 + MAX_FAILURES == 2 + len(tuned.unanswered)
+    assert tuned.stopped == "too many failures" and len(calls) == 2 + len(tuned.unanswered)
+    assert MAX_FAILURES <= len(tuned.unanswered) <= MAX_FAILURES + MAX_FORGIVEN
+
+
+def test_a_low_end_where_everything_fails_does_not_end_the_tuning():
+    """Most of what fails there has WDs that nothing finished with, so that LR and WD could both be the reason."""
+
+    def train(learning_rate, weight_decay, tokens, seed):
+        if learning_rate < 2.0**-11.5:
+            raise RuntimeError("underflow")
+        return 2.5 * math.exp(0.01 * (math.log2(learning_rate) + 9) ** 2 + 0.005 * (math.log2(weight_decay) + 3) ** 2)
+
+    space = Space(learning_rate=(2.0**-14, 2.0**-6), weight_decay=(2.0**-6, 1.0))
+    tuned = tune(FunctionObjective(train), Goal(tokens=10**8, space=space, tokens_per_step=65536))
+    assert tuned.stopped == "good enough"
+    assert abs(math.log2(tuned.recommendation.learning_rate) + 9) <= 0.5
 
 
 def test_what_earlier_calls_asked_in_vain_is_not_asked_again():
@@ -271,10 +287,11 @@ def test_a_function_that_failed_is_not_called_again_by_a_later_call(tmp_path):
     assert len(called) == len(set(called))
 
 
-def test_ends_of_the_range_where_all_runs_fail_are_given_up():
-    def question(lr, wd):
-        return Question(2.0**lr, 2.0**wd, 1000)
+def question(lr, wd):
+    return Question(2.0**lr, 2.0**wd, 1000)
 
+
+def test_ends_of_the_range_where_all_runs_fail_are_given_up():
     answers = [Answer(question(-9, -6), 2.0), Answer(question(-7, -4), 1.9)]
     high = [question(-9, 0), question(-8, -1), question(-7, 0)]
     assert failing_sides(high, answers) == {"WD from": 2.0**-1}
@@ -286,3 +303,15 @@ def test_ends_of_the_range_where_all_runs_fail_are_given_up():
     left = without_failing_sides(goal, [*high, *low], answers).space.cells
     assert left.min(axis=0).tolist() == [-10, -8] and left.max(axis=0).tolist() == [-6, -2]
     assert without_failing_sides(goal, [], answers) is goal
+
+
+def test_of_a_corner_where_runs_fail_nothing_else_is_tried_but_its_sides_are():
+    answers = [Answer(question(lr, wd), 3.0) for lr in (-10, -9) for wd in (-5, -4)]
+    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-13, 2**-8), weight_decay=(2**-6, 1.0), octaves=1.0))
+    failing = [question(-13, 0), question(-12, -1), question(-13, -1)]
+    assert without_failing_sides(goal, failing[:2], answers) is goal
+    left = without_failing_sides(goal, failing, answers).space.cells.tolist()
+    assert [-13.0, -2.0] not in left and [-12.0, 0.0] not in left, "LR and WD both lie beyond all that finished"
+    assert [-13.0, -4.0] in left and [-11.0, 0.0] in left and [-13.0, -6.0] in left
+    more = [*failing, question(-13, -4), question(-13, -5), question(-12, -4)]
+    assert without_failing_sides(goal, more, answers).space.cells[:, 0].min() == -11, "LR was the reason"

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+import numpy as np
+
 from isotune.tune.questions import Answer, Goal, Question, Space
 from isotune.tune.readings import Trunk, read_off
 from isotune.tune.tuner import DIVERGED_EXCESS, Recommendation, Suggestion, mark_exploded, suggest
@@ -30,6 +32,7 @@ Stopped = Literal[
 GRID_OCTAVES = 1.0  # between neighbours of the grid that a tuning is compared with: nobody trains a finer one
 PATIENCE = 3  # questions without an answer, where nothing was ever answered
 MAX_FAILURES = 8  # questions without an answer, one after another, where some were answered before
+MAX_FORGIVEN = 16  # of these, where what failed led to giving up an end of the range
 FAILING = 3  # questions without an answer, all with higher LRs than any that was answered: the LR may be the reason
 
 
@@ -103,13 +106,18 @@ def tune(
     Questions in `leave_out` are not asked; if it is not given, those are what earlier calls asked in vain, where the
     objective remembers it and was ever answered.
     """
-    began, before, rounds, failures = clock(), objective.spent_tokens(), 0, 0
+    began, before, rounds = clock(), objective.spent_tokens(), 0
+    failures = forgiven = 0  # in a row, and those of them that led to giving up an end of the range
     unanswered = dict.fromkeys(_asked_in_vain(objective) if leave_out is None else leave_out)
+    num_cells = len(goal.space.cells)
     while True:
         answers = _in_order(mark_exploded(objective.answers()))
         read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
+        possible = without_failing_sides(goal, tuple(unanswered), answers)
+        if len(goal.space.cells) / 2 <= len(possible.space.cells) < num_cells:  # given up: the next may do better
+            num_cells, forgiven = len(possible.space.cells), min(failures, MAX_FORGIVEN)
         suggestion = suggest(
-            without_failing_sides(goal, tuple(unanswered), answers),
+            possible,
             [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)],
             objective.prices,
             count=objective.num_parallel,
@@ -120,7 +128,7 @@ def tune(
         prices = tuple(objective.prices(suggestion.questions))
         asked = Round(rounds + 1, suggestion, prices, spent, num_finished)
         stopped = _reason_to_stop(
-            asked, bool(answers), failures, clock() - began, spent - before, limits or Limits(), should_stop
+            asked, bool(answers), failures - forgiven, clock() - began, spent - before, limits or Limits(), should_stop
         )
         if stopped is not None:
             break
@@ -131,7 +139,9 @@ def tune(
             continue
         known = {answer.question for answer in objective.answers()}
         failed = [question for question in suggestion.questions if question not in known]
-        failures = len(failed) + (failures if len(failed) == len(suggestion.questions) else 0)
+        if len(failed) < len(suggestion.questions):
+            failures = forgiven = 0
+        failures += len(failed)
         unanswered.update(dict.fromkeys(failed))
     return Tuned(
         suggestion.recommendation,
@@ -164,7 +174,7 @@ def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[An
 
 def failing_sides(unanswered: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
     """Where runs fail at an end of the range, and none finished: "LR up to", "WD up to", "WD from", by the last value
-    that failed. It takes several failures whose other setting lies among those that finished, and is not the reason.
+    that failed. It takes several failures whose other setting is about one that finished, and is not the reason.
     Failures at high LRs may be divergences, which is another matter."""
     finished = [answer.question for answer in answers if not answer.has_diverged]
     sides: dict[str, float] = {}
@@ -180,7 +190,7 @@ def failing_sides(unanswered: Sequence[Question], answers: Sequence[Answer]) -> 
         failing = [
             sign * getattr(question, name)
             for question in unanswered
-            if sign * getattr(question, name) > end and min(others) <= getattr(question, other) <= max(others)
+            if sign * getattr(question, name) > end and min(others) / 2 <= getattr(question, other) <= 2 * max(others)
         ]
         if len(failing) >= FAILING:
             sides[words] = sign * min(failing)
@@ -188,18 +198,40 @@ def failing_sides(unanswered: Sequence[Question], answers: Sequence[Answer]) -> 
 
 
 def without_failing_sides(goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer]) -> Goal:
-    """The goal in a space without the ends at which runs fail: nothing there is asked any more, or recommended."""
-    sides = failing_sides(unanswered, answers)
-    if not sides:
+    """The goal in a space without the ends and corners at which runs fail: nothing there is asked any more, or
+    recommended."""
+    if len(unanswered) < FAILING:
         return goal
+    sides = failing_sides(unanswered, answers)
     settings = goal.space.settings_at(goal.space.cells)
     lr, wd = settings.T
     kept = (
         (lr > sides.get("LR up to", 0.0)) & (wd > sides.get("WD up to", -1.0)) & (wd < sides.get("WD from", math.inf))
     )
-    return (
-        replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in settings[kept].tolist()))) if kept.any() else goal
-    )
+    kept &= ~_in_failing_corner(lr, wd, unanswered, answers)
+    if kept.all() or not kept.any():
+        return goal
+    return replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in settings[kept].tolist())))
+
+
+def _in_failing_corner(
+    lr: np.ndarray, wd: np.ndarray, unanswered: Sequence[Question], answers: Sequence[Answer]
+) -> np.ndarray:
+    """Which settings have a lower LR and a more extreme WD than all that finished, where several such failed: which of
+    the two is the reason is not known yet, so that nothing else there is tried before that is."""
+    inside = np.zeros(len(lr), dtype=bool)
+    finished = [answer.question for answer in answers if not answer.has_diverged]
+    if not finished:
+        return inside
+    lowest = min(question.learning_rate for question in finished)
+    for sign in (-1, 1):
+        end = max(sign * question.weight_decay for question in finished)
+        failing = [
+            one.learning_rate for one in unanswered if one.learning_rate < lowest and sign * one.weight_decay > end
+        ]
+        if len(failing) >= FAILING:
+            inside |= (lr <= max(failing)) & (sign * wd > end)
+    return inside
 
 
 def grid_size(space: Space) -> int:
