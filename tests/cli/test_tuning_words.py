@@ -72,6 +72,24 @@ def test_the_facts_have_what_the_words_say(tuning):
     assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None, "given_up_ends": {}}
 
 
+def test_a_lower_wd_is_said_to_do_as_well_only_where_one_is_among_what_is_as_good(tuning):
+    settings = {"learning_rate": 2.0**-12, "weight_decay": 2.0**-6}
+    assert "could as well be lower" in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-8),))
+    assert "could as well be lower" not in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-4),))
+
+
+def test_runs_that_are_longer_than_the_goal_are_said_not_to_be_used(tuning):
+    tuned, objective, _ = tuning
+    shorter = replace(GOAL, tokens=TOKENS // 4, rungs=())
+    words = click.unstyle(result_words(tuned, shorter, LIMITS, objective.answers(), "isotune tune it", ()))
+    longer = sum(answer.question.tokens > TOKENS // 4 for answer in objective.answers())
+    assert longer and f"{longer} longer, which are not used" in words
+
+
+def test_a_limit_above_a_grid_is_told_in_whole_percent():
+    assert "160 % of a grid" in price_words("it", GOAL, Limits(max_tokens=round(1.6 * 54 * TOKENS)), None, 0)
+
+
 def test_the_flat_set_is_told_by_learning_rate(tuning):
     cells = ((2.0**-10, 0.25), (2.0**-10, 0.125), (2.0**-9, 0.125), (2.0**-10, 2.0**-8))
     own = {"learning_rate": 2.0**-10, "weight_decay": 0.5}

@@ -108,6 +108,19 @@ def test_more_seeds_of_the_same_settings_make_their_losses_surer():
     assert deviations[-1] < 1.5 * 0.004 / math.sqrt(60)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Question(2**-10, 0.1, 0), "at least 1"),
+        (lambda: Answer(Question(2**-10, 0.1, 1), None), "loss=None must be a number"),
+        (lambda: Answer(Question(2**-10, 0.1, 1), "2.3"), "must be a number"),
+    ],
+)
+def test_what_is_no_question_or_no_answer_is_refused_in_words(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
 def test_expected_gains_agree_with_brute_force():
     answers, _ = play(nano_like, most=4)
     cells = GOAL.space.cells[::5]

@@ -71,7 +71,11 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
     help=f"Train no more than this, earlier calls on this study included [default: {DEFAULT_RUNS} runs of the budget].",
 )
 @click.option("--max-hours", type=float, help="Begin no round that would end later than this.")
-@click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/tune-<name>].")
+@click.option(
+    "--study",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the runs [default: studies/tune-<name>].",
+)
 @click.option("--workers", type=click.IntRange(min=1), help="Runs at once [default: one per core or per GPU; else 1].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the result.")

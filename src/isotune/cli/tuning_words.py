@@ -36,7 +36,7 @@ def price_words(name: str, goal: Goal, limits: Limits, seconds_per_token: float 
         time = "" if seconds_per_token is None else f", about {format_seconds(most * seconds_per_token)} here"
         there = f" ({format_tokens(spent)} of them are there)" if spent else ""
         words.append(
-            f"It trains at most {format_tokens(most)} tokens{there}{time}: {100 * most / grid:.2g} % of a grid of "
+            f"It trains at most {format_tokens(most)} tokens{there}{time}: {_percent(most / grid)} of a grid of "
             f"{num_runs} runs, {format_tokens(grid)}."
         )
     words.append(f"It ends as soon as the expected regret is below {_percent(goal.tolerance)}.")
@@ -168,12 +168,19 @@ def _facts_of(best: Recommendation, goal: Goal) -> list[str]:
         lines.append(_line("as good", f"within {_percent(goal.tolerance)} as far as is known: {_flat_set(best)}"))
     if math.isfinite(best.invariance_weight):
         n = _memory(best, goal)
-        small = ": WD has no time to matter, and could as well be lower" if n < SMALL_MEMORY else ""
+        may_be_lower = n < SMALL_MEMORY and best.invariance_weight > 0.5 and _lower_is_as_good(best, goal)
+        small = ": WD has no time to matter, and could as well be lower" if may_be_lower else ""
         lines.append(_line("n", f"{n:.2g} at the end{small}"))
         lines.append(
             _line("invariance", f"that WD matters through n alone has probability {_percent(best.invariance_weight)}")
         )
     return lines
+
+
+def _lower_is_as_good(best: Recommendation, goal: Goal) -> bool:
+    """Whether a lower WD is, or none was considered."""
+    is_lowest = math.log2(best.weight_decay) < float(goal.space.cells[:, 1].min()) + 1e-6 if best.weight_decay else True
+    return is_lowest or any(lr == best.learning_rate and wd < best.weight_decay for lr, wd in best.as_good)
 
 
 def _memory(best: Recommendation, goal: Goal) -> float:
@@ -218,12 +225,15 @@ def _counts(answers: Sequence[Answer], goal: Goal) -> dict[str, int]:
         "runs": len(answers),
         "full_length": sum(answer.question.tokens == goal.tokens for answer in answers),
         "diverged": sum(answer.has_diverged for answer in answers),
+        "longer": sum(answer.question.tokens > goal.tokens for answer in answers),
     }
 
 
 def _evidence(answers: Sequence[Answer], goal: Goal) -> str:
-    runs, full, diverged = _counts(answers, goal).values()
-    return f"{runs} runs, {full} of them of the full length" + (f", {diverged} diverged" if diverged else "")
+    runs, full, diverged, longer = _counts(answers, goal).values()
+    words = f"{runs} runs, {full} of them of the full length"
+    words += f", {diverged} diverged" if diverged else ""
+    return words + (f", {longer} longer, which are not used" if longer else "")
 
 
 def _given_up(tuned: Tuned, answers: Sequence[Answer]) -> float | None:
@@ -257,7 +267,7 @@ def _failed(tuned: Tuned, answers: Sequence[Answer]) -> list[str]:
 def _trained(tuned: Tuned, goal: Goal) -> str:
     earlier = f", {format_tokens(tuned.spent_before)} of them before," if tuned.spent_before else ""
     num_runs = tuned.grid_tokens // goal.tokens
-    share = f"{100 * tuned.spent_tokens / tuned.grid_tokens:.2g} %"
+    share = _percent(tuned.spent_tokens / tuned.grid_tokens)
     return (
         f"{format_tokens(tuned.spent_tokens)} tokens{earlier} in {format_seconds(tuned.seconds)}: {share} of a grid of "
         f"{num_runs} runs, which saves {format_tokens(max(0, tuned.grid_tokens - tuned.spent_tokens))}"

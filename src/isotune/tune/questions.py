@@ -29,6 +29,10 @@ class Question:
     tokens: int
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.tokens >= 1:
+            raise InputError(f"tokens={show(self.tokens)} must be at least 1: a run has at least one token")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -38,6 +42,12 @@ class Answer:
     loss: float
     status: Literal["finished", "diverged", "read"] = "finished"
     noise: float | None = None  # standard deviation of log loss, where it is known
+
+    def __post_init__(self) -> None:
+        try:
+            math.isfinite(self.loss)
+        except TypeError:
+            raise InputError(f"loss={show(self.loss)} must be a number; NaN is a run that diverged") from None
 
     @cached_property
     def has_diverged(self) -> bool:
@@ -114,12 +124,12 @@ class Goal:
 
     def __post_init__(self) -> None:
         settle(self, "tokens", require_positive_int("tokens", self.tokens))
-        rungs = self.rungs or make_rungs(self.tokens, self.decay_tokens)
+        if self.tokens_per_step is not None:
+            settle(self, "tokens_per_step", require_positive_int("tokens_per_step", self.tokens_per_step))
+        rungs = self.rungs or make_rungs(self.tokens, self.decay_tokens, self.tokens_per_step or 1)
         settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds={show(self.seeds)} must be one or several different ones: take (0,)")
-        if self.tokens_per_step is not None:
-            settle(self, "tokens_per_step", require_positive_int("tokens_per_step", self.tokens_per_step))
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))
         if not 0 < self.level < 1:
             raise InputError(f"level={show(self.level)} must be between 0 and 1, such as 0.9")
@@ -135,13 +145,16 @@ class Goal:
         return np.column_stack([cells, np.log2(steps), np.log2(tokens / self.tokens), seeds])
 
 
-def make_rungs(tokens: int, decay_tokens: int) -> tuple[int, ...]:
-    """Budgets in octaves below the target, none shorter than two decays.
+def make_rungs(tokens: int, decay_tokens: int, tokens_per_step: int = 1) -> tuple[int, ...]:
+    """Budgets in octaves below the target, in whole steps, none shorter than two decays.
 
     >>> make_rungs(2_752_512, 131_072)
     (344064, 688128, 1376256, 2752512)
+    >>> make_rungs(1_000_000, 0, 8192)
+    (57344, 122880, 245760, 499712, 1000000)
     """
-    rungs = [tokens >> k for k in reversed(range(MAX_RUNGS))]
+    shorter = [(tokens >> k) // tokens_per_step * tokens_per_step for k in reversed(range(1, MAX_RUNGS))]
+    rungs = dict.fromkeys([*shorter, tokens])
     return tuple(rung for rung in rungs if rung and rung >= MIN_DECAYS_PER_RUNG * decay_tokens) or (tokens,)
 
 
