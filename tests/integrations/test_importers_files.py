@@ -196,6 +196,19 @@ def test_runs_are_not_merged_because_their_column_has_another_name(tmp_path):
     assert len(read(tmp_path, text, run_column="run_id").trajectories) == 2
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet", "runs.jsonl", "nested.jsonl"])
+def test_the_column_that_names_the_run_may_be_mapped(tmp_path, name):
+    is_nested = name.startswith("nested")
+    table = [{"step": k, "val_loss": 5 - k, "job": run} for run in "ab" for k in range(3)]
+    nested = [{"step": row["step"], "val_loss": row["val_loss"], "exp": {"name": row["job"]}} for row in table]
+    path = write_rows(tmp_path / name, nested if is_nested else table)
+    theirs = "exp.name" if is_nested else "job"
+    imported = open_source(path, mapping={"run": theirs}, settings=KNOWN)
+    assert [t.info.source for t in imported.trajectories] == [f"{path}:a", f"{path}:b"]
+    with pytest.raises(InputError, match="has no column 'batch' to tell runs apart: its columns are"):
+        open_source(path, mapping={"run": "batch"}, settings=KNOWN)
+
+
 GRID = [(lr, wd) for lr in (0.001, 0.002) for wd in (0.1, 0.2, 0.4)]
 
 

@@ -51,6 +51,7 @@ class Assembly:
             self._columns_seen.update(dict.fromkeys(run.columns))
             trajectory = self._checked(run)
         else:
+            self._columns_seen.update(dict.fromkeys([run.run_column] if run.run_column else []))
             self._columns_seen.update(dict.fromkeys(run.columns))
             self._settings_seen.update(dict.fromkeys(run.settings))
             trajectory = self._assemble(run)

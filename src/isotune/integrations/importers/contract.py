@@ -39,6 +39,7 @@ class RawRun:
     columns: Mapping[str, np.ndarray]
     settings: Mapping[str, object] = field(default_factory=dict)
     status: Status | None = None  # None: the source does not say
+    run_column: str | None = None  # the column whose value tells it from other runs; not among `columns`
 
 
 class Importer(Protocol):

@@ -91,6 +91,7 @@ def _runs_of(path: Path, name: str, options: Options, notes: Notes, settings: _S
             source=f"{path}" if is_whole_file else f"{path}:{run}",
             columns={column: values[rows] for column, values in numbers.items()},
             settings=stated | settings.of(name if run_column is None else run, notes),
+            run_column=run_column,
         )
 
 
