@@ -359,6 +359,51 @@ def test_restarts_keep_the_last_writing_of_each_step(tmp_path):
     assert noted(imported, "written again", "the last is kept: 2")
 
 
+def curve(steps, loss=5.0):
+    return "".join(f"{step},{loss - step / 10_000}\n" for step in steps)
+
+
+def test_a_restart_leaves_nothing_of_the_branch_that_it_abandoned(tmp_path):
+    abandoned, restarted = curve(range(1000, 5000, 1000)), curve((1500, 2500), loss=4.0)
+    imported = read(tmp_path, "step,val_loss\n" + abandoned + restarted)
+    assert only(imported).columns["step"].tolist() == [1000, 1500, 2500]
+    assert only(imported).columns["val_loss"].tolist() == [4.9, 3.85, 3.75]
+    assert noted(imported, "rows of a stretch that a restart abandoned, left out: 3 (run)")
+    again = read(tmp_path, "step,val_loss\n" + abandoned + restarted + curve((1200, 2200, 3200), loss=3.0))
+    assert only(again).columns["step"].tolist() == [1000, 1200, 2200, 3200]
+
+
+def test_a_branch_that_diverged_and_was_abandoned_does_not_count(tmp_path):
+    text = "step,val_loss,train_loss\n0,5,5\n10,4,4\n20,nan,3\n30,nan,nan\n5,,4.5\n10,4,4\n15,,3\n"
+    assert only(read(tmp_path, text)).info.status == "finished"
+    assert only(read(tmp_path, text)).columns["val_loss"].tolist()[-2:] == pytest.approx([4, np.nan], nan_ok=True)
+
+
+OUT_OF_ORDER = {
+    "newest first": range(20, 0, -1),
+    "as text": sorted(range(100, 2100, 100), key=str),
+    "parts in the wrong order": [*range(10), *range(20, 30), *range(10, 20)],
+    "one late row": [10, 20, 30, 50, 40, 60, 70],
+    "shuffled": np.random.default_rng(1).permutation(40).tolist(),
+}
+
+
+@pytest.mark.parametrize("order", OUT_OF_ORDER)
+def test_rows_out_of_order_are_no_restart(tmp_path, order):
+    steps = list(OUT_OF_ORDER[order])
+    imported = read(tmp_path, "step,val_loss\n" + curve(steps))
+    assert only(imported).columns["step"].tolist() == sorted(steps)
+    assert noted(imported, "step goes back") and not noted(imported, "abandoned")
+
+
+def test_columns_that_are_written_one_after_the_other_are_no_restart(tmp_path):
+    train = "".join(f"{step},{5 - step / 100},,0.1\n" for step in range(0, 100, 10))
+    val = "".join(f"{step},,{5 - step / 100},0.1\n" for step in range(5, 100, 20))
+    imported = read(tmp_path, "step,train_loss,val_loss,learning_rate\n" + train + val)
+    assert len(only(imported).measured("train_loss")[0]) == 10 and len(only(imported).measured("val_loss")[0]) == 5
+    assert not noted(imported, "abandoned")
+
+
 def test_rows_of_one_step_with_different_columns_become_one(tmp_path):
     imported = read(tmp_path, "step,train_loss,val_loss\n0,6,\n0,,5\n10,5,\n10,,4\n")
     assert only(imported).columns["train_loss"].tolist() == [6, 5]

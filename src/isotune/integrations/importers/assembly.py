@@ -1,8 +1,9 @@
 """Raw runs -> trajectories, by one set of rules for all kinds of sources.
 
 A row's position is its `tokens`, or its `step` times the tokens of a step. Rows are sorted by position; of what was
-written twice at one position the last writing counts. Values that are not finite are read as not measured, and a run
-whose loss ends with them has diverged. What a source does not say stays "unknown". Every such act is noted.
+written twice at one position the last writing counts, and what a restart abandoned is left out. Values that are not
+finite are read as not measured, and a run whose loss ends with them has diverged. What a source does not say stays
+"unknown". Every such act is noted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from isotune.errors import InputError
 from isotune.integrations.importers.contract import Notes, RawRun, shorten
 from isotune.integrations.importers.options import SETTINGS, Options, has_our_name, read_setting
+from isotune.integrations.importers.restarts import abandoned_rows
 from isotune.recipe import format_number, format_tokens
 from isotune.recipe.quantities import MAX_WHOLE_NUMBER
 from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
@@ -229,19 +231,24 @@ class Assembly:
     def _merged(self, run: RawRun, columns: Columns, axis: str, whole: np.ndarray) -> Columns:
         back = int((np.diff(whole) < 0).sum())
         self.notes.count(f"places where {axis} goes back (a restart, or rows out of order), sorted", back, run.name)
+        measured = [values for name, values in columns.items() if name != "step" and name not in SETTINGS]
+        is_void = abandoned_rows(whole, [~np.isnan(values) for values in measured])
         positions, index = np.unique(whole, return_inverse=True)
-        merged, num_again = {}, 0
-        for name, values in columns.items():
-            is_written = ~np.isnan(values)
+        merged, num_again = {axis: positions}, 0
+        for name in columns.keys() - {axis}:
+            is_written = ~np.isnan(columns[name])
+            kept = is_written & ~is_void
             merged[name] = np.full(len(positions), np.nan)
-            merged[name][index[is_written]] = values[is_written]  # of equal indices numpy keeps the last
+            merged[name][index[kept]] = columns[name][kept]  # of equal indices numpy keeps the last
             if name not in ("step", "tokens"):
-                num_again += int(is_written.sum()) - int((~np.isnan(merged[name])).sum())
+                num_again += int(is_written.sum()) - len(np.unique(index[is_written]))
         what = f"values written again at the same {axis}, of which the last is kept"
         self.notes.count(what, num_again, run.name)
         what = f"rows that share their {axis} with another, made into one"
         self.notes.count(what, len(whole) - len(positions), run.name)
-        return merged | {axis: positions}
+        stays = np.isin(positions, whole[~is_void])
+        self.notes.count("rows of a stretch that a restart abandoned, left out", (~stays).sum(), run.name)
+        return {name: merged[name][stays] for name in columns}
 
     def _losses(self, columns: Columns) -> Iterable[str]:
         return {self.options.loss, "val_loss", "train_loss"} & columns.keys()

@@ -12,6 +12,7 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.integrations.importers.options import Options
+from isotune.integrations.importers.restarts import abandoned_rows
 from isotune.runs.trajectory import Status, Trajectory
 
 
@@ -121,8 +122,12 @@ def columns_of_rows(
 def columns_of_series(
     series: Mapping[str, tuple[np.ndarray, np.ndarray]], notes: Notes, run: str
 ) -> dict[str, np.ndarray]:
-    """Series with a step axis each, joined on it as the column `step`; the last writing of a step counts."""
-    steps = np.unique(np.concatenate([np.zeros(0), *(np.asarray(at, dtype=np.float64) for at, _ in series.values())]))
+    """Series with a step axis each, in the order of writing, joined on it as the column `step`.
+
+    The last writing of a step counts, and what a restart abandoned is left out.
+    """
+    series = {name: _without_abandoned(*one, name, notes, run) for name, one in series.items()}
+    steps = np.unique(np.concatenate([np.zeros(0), *(at for at, _ in series.values())]))
     columns = {"step": steps}
     for name, (at, values) in series.items():
         index = np.searchsorted(steps, at)
@@ -131,6 +136,16 @@ def columns_of_series(
         again = len(index) - len(np.unique(index))
         notes.count(f"values of {name} written again at the same step, of which the last is kept", again, run)
     return columns
+
+
+def _without_abandoned(
+    at: np.ndarray, values: np.ndarray, name: str, notes: Notes, run: str
+) -> tuple[np.ndarray, np.ndarray]:
+    at = np.asarray(at, dtype=np.float64)
+    void = abandoned_rows(at, [np.ones(len(at), dtype=bool)])
+    void &= ~np.isin(at, at[~void])  # of what was written again the last counts anyway
+    notes.count(f"values of {name} that a restart abandoned, left out", void.sum(), run)
+    return at[~void], np.asarray(values)[~void]
 
 
 def number(value: object) -> float | None:
