@@ -48,6 +48,7 @@ class Assembly:
 
     def add(self, run: RawRun | Trajectory) -> None:
         self._num_runs += 1
+        self.notes.begin_run()
         if isinstance(run, Trajectory):
             self._is_ours = True
             self._columns_seen.update(dict.fromkeys(run.columns))

@@ -61,8 +61,13 @@ class Notes:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._runs: dict[str, dict[str, None]] = {}
+        self._runs: dict[str, dict[tuple[int, str], None]] = {}  # runs of different files may have one name
+        self._num_begun = 0
         self.unused: dict[str, None] = {}  # columns that isotune has no name for
+
+    def begin_run(self) -> None:
+        """From here on a name is that of another run."""
+        self._num_begun += 1
 
     def add(self, sentence: str, run: str | None = None) -> None:
         """Something that happened to a run, or to the source."""
@@ -84,10 +89,10 @@ class Notes:
         self._numbers[what] = self._numbers.get(what, 0) + int(number)
         runs = self._runs.setdefault(what, {})
         if run is not None:
-            runs[run] = None
+            runs[self._num_begun, run] = None
 
     def _sentence(self, what: str) -> str:
-        runs = list(self._runs[what])
+        runs = [name for _, name in self._runs[what]]
         sentence = f"{what}: {self._numbers[what]}" if self._numbers[what] else what
         if not runs:
             return sentence
