@@ -331,6 +331,22 @@ def test_exact_curves_come_back():
     assert far.extrapolation_factor == pytest.approx(4.0)
 
 
+def test_losses_that_do_not_change_follow_no_law():
+    with pytest.raises(InputError, match="all 6 values are 3: they do not change"):
+        fit_saturating_power_law(np.arange(1.0, 7.0), np.full(6, 3.0))
+    times = [np.arange(1.0, 40.0)] * 2
+    with pytest.raises(InputError, match="the losses do not change along any run"):
+        fit_training_curves(times, [np.full(39, 3.0), np.full(39, 2.0)], [0.1, 0.2])
+
+
+def test_a_run_that_does_not_change_is_its_own_floor_beside_others():
+    times = np.arange(1.0, 40.0)
+    losses = [2 + times**-0.5, np.full(39, 3.0)]
+    found = fit_training_curves([times] * 2, losses, [1.0, 1.0])
+    assert found.alpha == pytest.approx(0.5, abs=1e-3)
+    assert [run.floor for run in found.runs] == pytest.approx([2.0, 3.0], abs=1e-3)
+
+
 def test_the_shared_alpha_is_that_of_one_weighted_least_squares_fit():
     times, losses, rates, _ = curves(np.random.default_rng(17), noise=0.01)
     fit = fit_training_curves(times, losses, rates)

@@ -221,6 +221,12 @@ def test_cells_that_fix_no_paraboloid_are_refused_with_the_reason(x, y, reason):
         fit_surface(x, y, 1.5 + 0.01 * x**2 + 0.01 * y**2)
 
 
+def test_equal_losses_have_no_minimum_to_look_for():
+    x, y = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -7), np.arange(-4.0, 1)))
+    with pytest.raises(InputError, match="all 25 cells have the loss 3: nothing depends on LR or WD"):
+        fit_surface(x, y, np.full(25, 3.0))
+
+
 def test_six_cells_fit_exactly_and_have_no_intervals():
     x, y = np.array([0.0, 1, 2, 0, 1, 0]), np.array([0.0, 0, 0, 1, 1, 2])
     surface = fit_surface(x, y, paraboloid(x, y, minimum=(0.8, 0.6)))
