@@ -436,6 +436,19 @@ def test_ragged_and_wordy_lines_are_counted(tmp_path):
     assert noted(imported, "step is missing, negative or no number, left out: 2")
 
 
+def test_a_decimal_comma_is_said_not_to_be_read(tmp_path):
+    with pytest.raises(
+        InputError, match=r"has a column loss without a number in it, as '3,5' is none: a decimal comma"
+    ):
+        read(tmp_path, "step;loss\n0;3,5\n10;3,25\n", mapping={"val_loss": "loss"})
+    imported = read(tmp_path, "step;val_loss;learning_rate;weight_decay\n0;3.5;0,001;1e-1\n10;3.25;0,001;1e-1\n")
+    assert only(imported).info.learning_rate == "unknown"
+    words = "a decimal comma is not read, nor one between thousands: 0,001 is no number (in learning_rate)"
+    assert imported.notes[0] == words
+    with pytest.raises(InputError, match="has a column val_loss without a number in it, as 'high' is none;"):
+        read(tmp_path, "step,val_loss\n0,high\n10,low\n")
+
+
 @pytest.mark.parametrize("end", ['{"step": 20, "val_l', "[1, 2]", '{"step": NaN}{'])
 def test_a_half_written_last_line_is_left_out(tmp_path, end):
     imported = read(tmp_path, '{"step": 0, "val_loss": 5}\n{"step": 10, "val_loss": 4}\n' + end, "run.jsonl")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.integrations.importers.contract import Notes, RawRun, shorten
+from isotune.integrations.importers.contract import Notes, RawRun, has_decimal_comma, shorten
 from isotune.integrations.importers.options import SETTINGS, Options, has_our_name, read_setting
 from isotune.integrations.importers.restarts import abandoned_rows
 from isotune.recipe import format_number, format_tokens
-from isotune.recipe.quantities import MAX_WHOLE_NUMBER
+from isotune.recipe.quantities import MAX_WHOLE_NUMBER, show
 from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
 
 Columns = dict[str, np.ndarray]
@@ -40,6 +40,7 @@ class Assembly:
         self._trajectories: list[Trajectory] = []
         self._num_runs = 0
         self._is_ours = False
+        self._has_loss = False
         self._columns_seen: dict[str, None] = {}
         self._settings_seen: dict[str, None] = {}
         self._without_position: list[str] = []
@@ -97,6 +98,7 @@ class Assembly:
             self.notes.count(f"runs without {self.options.loss}, left out", 1, run.name)
             return None
         renamed = self._renamed(run)
+        self._has_loss |= not np.isnan(renamed.get(self.options.loss, np.full(1, np.nan))).all()
         settings = self._settings(run, renamed)
         columns = self._on_tokens(run, renamed, settings)
         if columns is None:
@@ -344,17 +346,27 @@ class Assembly:
 
     def _nothing_left(self, source: str) -> InputError:
         loss, problems = self.options.loss, self._without_axis()
-        if self.mapping.get(loss, loss) not in self._columns_seen:
+        theirs = self.mapping.get(loss, loss)
+        if theirs not in self._columns_seen:
             problems.append(
                 f"has no run with {loss}: map it, such as {loss}=eval/loss (mapping, --map), or name another with "
                 "loss= or --loss"
             )
+        elif not self._has_loss:
+            problems.append(f"has a column {theirs} without a number in it{self._example(theirs)}")
         elif not problems:
             problems.append(f"has no {loss} in any row with a position: map both tokens and step if rows have either")
         dropped = "; ".join(self.notes.sentences())
         return InputError(
             f"{source} {'; and it '.join(problems)}; {self._available()}{f' ({dropped})' if dropped else ''}"
         )
+
+    def _example(self, name: str) -> str:
+        """A value of the column that is no number."""
+        word = self.notes.no_numbers.get(name)
+        if word is None:
+            return ""
+        return f", as {show(word)} is none" + ": a decimal comma is not read" * has_decimal_comma(word)
 
     def _without_axis(self) -> list[str]:
         """Why runs have no token axis; which, where the reasons differ."""

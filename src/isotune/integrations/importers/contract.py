@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,7 @@ class Notes:
         self._runs: dict[str, dict[tuple[int, str], None]] = {}  # runs of different files may have one name
         self._num_begun = 0
         self.unused: dict[str, None] = {}  # columns that isotune has no name for
+        self.no_numbers: dict[str, str] = {}  # a word of each column that should have held numbers alone
 
     def begin_run(self) -> None:
         """From here on a name is that of another run."""
@@ -78,8 +80,19 @@ class Notes:
         if number:
             self._note(what, number, run)
 
+    def not_numbers(self, name: str, words: Sequence[str], run: str) -> None:
+        """Values of a column that should have been numbers."""
+        self.count(f"values of {name} that are not numbers, read as not measured", len(words), run)
+        if words:
+            self.no_numbers.setdefault(name, words[0])
+
     def sentences(self) -> tuple[str, ...]:
         sentences = [self._sentence(what) for what in self._runs]
+        with_comma = [name for name, word in self.no_numbers.items() if has_decimal_comma(word)]
+        if with_comma:
+            example = self.no_numbers[with_comma[0]]
+            words = f"a decimal comma is not read, nor one between thousands: {example} is no number"
+            sentences.insert(0, f"{words} (in {shorten(with_comma)})")
         if self.unused:
             remedy = "mapping={'val_loss': 'their name'} or --map val_loss=THEIR_NAME takes one in"
             sentences.append(f"columns that isotune has no name for, left out: {shorten(self.unused)}; {remedy}")
@@ -118,8 +131,8 @@ def columns_of_rows(
             notes.unused[name] = None
             continue
         numbers = [number(row.get(name)) for row in rows]
-        refused = sum(row.get(name) is not None and value is None for row, value in zip(rows, numbers, strict=True))
-        notes.count(f"values of {name} that are not numbers, read as not measured", refused, run)
+        refused = [row.get(name) for row, value in zip(rows, numbers, strict=True) if value is None]
+        notes.not_numbers(name, [str(value) for value in refused if value is not None], run)
         columns[name] = np.array([np.nan if value is None else value for value in numbers], dtype=np.float64)
     return columns
 
@@ -166,6 +179,10 @@ def number(value: object) -> float | None:
     except (TypeError, ValueError):
         return None
     return result if np.isfinite(result) else np.inf
+
+
+def has_decimal_comma(word: str) -> bool:
+    return re.fullmatch(r"[-+]?\d*,\d+([eE][-+]?\d+)?", word) is not None
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
