@@ -374,6 +374,32 @@ def test_intervals_cover(noise):
         assert 0.87 - slack <= count / num_draws <= 0.93 + slack, name
 
 
+def square(size):
+    """(log2 LR, log2 WD) of a square grid around (-10, -3)."""
+    side = np.arange(size) - (size - 1) / 2
+    return tuple(axis.ravel() for axis in np.meshgrid(side - 10, side - 3))
+
+
+def share_held(size, noise, num_draws=200):
+    """Of the minima that are not censored, the share whose LR lies in its interval."""
+    x, y = square(size)
+    rng = np.random.default_rng([size, 12])
+    found = [fit_surface(x, y, noisy(rng, noise, x, y, top=0.02, minimum=(-10, -3))) for _ in range(num_draws)]
+    ends = [one.minimum_log2_learning_rate_interval for one in found if not one.is_censored]
+    return np.mean([low <= -10 <= high for low, high in ends])
+
+
+def test_intervals_of_a_small_grid_are_too_narrow_and_say_so():
+    assert share_held(3, 0.006) < 0.8 < 0.88 < share_held(5, 0.006)
+    for size, is_warned in ((3, True), (4, False)):
+        x, y = square(size)
+        losses = noisy(np.random.default_rng(1), 0.0005, x, y, minimum=(-10, -3))
+        warned = any("3 degrees of freedom" in one for one in fit_surface(x, y, losses).warnings)
+        assert warned is is_warned
+        with_errors = fit_surface(x, y, losses, standard_errors=0.00075)
+        assert not any("of freedom" in one for one in with_errors.warnings), "the noise is known"
+
+
 def test_the_examples_in_the_docstrings_run():
     found = doctest.testmod(fitting)
     assert found.attempted and not found.failed

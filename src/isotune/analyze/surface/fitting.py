@@ -134,8 +134,9 @@ def fit_surface(
         warnings.append(
             f"{count} cells are within {margin:.3g} of the best: the margin was widened to {used_margin:.3g}"
         )
-    fit = least_squares(cells[chosen], weight[chosen], standard_errors is not None, level)
-    warnings += fit_warnings(fit)
+    known = standard_errors is not None
+    fit = least_squares(cells[chosen], weight[chosen], known, level)
+    warnings += fit_warnings(fit, known)
     return _surface(cells, fit, used_margin, level, intervals, warnings)
 
 
