@@ -64,6 +64,26 @@ def test_n_at_the_end_is_the_sum_of_lr_times_wd(advice):
     assert advice.memory_times == pytest.approx(advice.learning_rate.value * advice.weight_decay.value * steps)
 
 
+def bowl_in_lr(rng, tokens):
+    """Runs in which LR decides at every n; WD has a minimum, and little to say."""
+
+    def one(lr, wd):
+        x, y, noise = np.log2(lr) + 8.4, np.log2(wd) + 2.1, 5e-4 * rng.standard_normal()
+        return run(lr, wd, tokens, loss=lambda at: 2 + 8 * (at + 1e3) ** -0.3 + 0.05 * x**2 + 0.0012 * y**2 + noise)
+
+    return [one(2.0**x, 2.0**y) for x in range(-11, -5) for y in range(-5, 2)]
+
+
+def test_what_the_runs_show_stands_before_a_shift_that_was_measured_on_others():
+    tokens = 120 * 61_440
+    found = advise(diagnose(bowl_in_lr(np.random.default_rng(1), tokens)), tokens=tokens)
+    assert found.memory_times > 4, "where the shift of other runs says that ELR decides"
+    assert found.forecast.direction == "LR"
+    assert found.forecast.degrees == pytest.approx(0, abs=3)
+    assert "where n > 3 these runs are alike at equal LR" in found.forecast.reason
+    assert "does not hold here" in found.forecast.reason and "agree" not in found.forecast.reason
+
+
 def test_the_three_settings_agree_with_each_other(advice):
     assert advice.effective_learning_rate.value == pytest.approx(
         advice.learning_rate.value * advice.weight_decay.value, rel=1e-12

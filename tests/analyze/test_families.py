@@ -57,6 +57,11 @@ def test_the_same_run_twice_counts_once():
     family = only([trunk, trunk, decay_off(trunk, BUDGETS[0], 2.0), decay_off(trunk, BUDGETS[0], 2.0)])
     assert len(family.curves) == 1
     assert family.budgets[0].cells().num_runs.tolist() == [1.0]
+    assert "2 runs are there twice, with the same values: counted once" in family.warnings
+    thrice = only([trunk] * 3)
+    assert "1 run is there more than once, with the same values: counted once" in thrice.warnings
+    other_seed = with_info(trunk, seed=1)
+    assert not any("the same values" in warning for warning in only([trunk, other_seed]).warnings)
 
 
 def test_two_runs_of_one_cell_and_seed_with_other_losses_are_told():

@@ -14,6 +14,8 @@ from isotune.analyze import laws
 from isotune.analyze.laws import fit_power_law, fit_saturating_power_law, fit_training_curves, power
 from isotune.analyze.laws import saturating as saturating_law
 from isotune.analyze.laws.acceptance import CommonError
+from isotune.analyze.laws.points import usable_points
+from isotune.analyze.laws.projection import project
 from isotune.errors import InputError
 
 # NIST Statistical Reference Datasets, DanWood (y = b1 x^b2): data and certified values, public domain.
@@ -329,6 +331,20 @@ def test_exact_curves_come_back():
     far = fit.runs[1].predict(40_000)
     assert far.value == pytest.approx(floors[1] + 0.8 * (rates[1] * 40_000) ** -0.5)
     assert far.extrapolation_factor == pytest.approx(4.0)
+
+
+def test_losses_that_do_not_change_follow_no_law():
+    with pytest.raises(InputError, match="all 6 values are 3: they do not change"):
+        fit_saturating_power_law(np.arange(1.0, 7.0), np.full(6, 3.0))
+    times = [np.arange(1.0, 40.0)] * 2
+    with pytest.raises(InputError, match="the losses do not change along any run"):
+        fit_training_curves(times, [np.full(39, 3.0), np.full(39, 2.0)], [0.1, 0.2])
+
+
+def test_what_does_not_change_is_its_own_floor_whatever_the_exponent():
+    exponents = np.array([-1.0, 0.0])
+    points = usable_points(np.arange(1.0, 7.0), np.full(6, 3.0), None, None, 4, "law", log=False)
+    assert project("saturating", points, exponents).floors(exponents).tolist() == [3.0, 3.0]
 
 
 def test_the_shared_alpha_is_that_of_one_weighted_least_squares_fit():

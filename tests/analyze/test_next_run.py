@@ -127,6 +127,12 @@ def test_with_nothing_but_diverged_runs_there_is_no_proposal():
     assert propose(ended([(-9, -4), (-8, -4)], bowl, status="diverged")) is None
 
 
+def test_where_all_losses_are_equal_there_is_no_proposal():
+    (found,) = diagnose([run(2.0**x, 2.0**y) for x, y in zip(*grid(), strict=True)])
+    assert found.next_run is None
+    assert not any("outside the grid" in warning for warning in found.warnings)
+
+
 def test_each_convention_reads_its_own_weight_decay():
     proposal = propose(ended([(-9, -4)], bowl))
     assert proposal.words("coupled") == "LR 2^-8, WD 2^-5, 1.23M tokens"

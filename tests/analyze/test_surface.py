@@ -221,6 +221,12 @@ def test_cells_that_fix_no_paraboloid_are_refused_with_the_reason(x, y, reason):
         fit_surface(x, y, 1.5 + 0.01 * x**2 + 0.01 * y**2)
 
 
+def test_equal_losses_have_no_minimum_to_look_for():
+    x, y = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -7), np.arange(-4.0, 1)))
+    with pytest.raises(InputError, match="all 25 cells have the loss 3: nothing depends on LR or WD"):
+        fit_surface(x, y, np.full(25, 3.0))
+
+
 def test_six_cells_fit_exactly_and_have_no_intervals():
     x, y = np.array([0.0, 1, 2, 0, 1, 0]), np.array([0.0, 0, 0, 1, 1, 2])
     surface = fit_surface(x, y, paraboloid(x, y, minimum=(0.8, 0.6)))
@@ -366,6 +372,32 @@ def test_intervals_cover(noise):
             held[name] += low <= truth <= high
     for name, count in held.items():
         assert 0.87 - slack <= count / num_draws <= 0.93 + slack, name
+
+
+def square(size):
+    """(log2 LR, log2 WD) of a square grid around (-10, -3)."""
+    side = np.arange(size) - (size - 1) / 2
+    return tuple(axis.ravel() for axis in np.meshgrid(side - 10, side - 3))
+
+
+def share_held(size, noise, num_draws=200):
+    """Of the minima that are not censored, the share whose LR lies in its interval."""
+    x, y = square(size)
+    rng = np.random.default_rng([size, 12])
+    found = [fit_surface(x, y, noisy(rng, noise, x, y, top=0.02, minimum=(-10, -3))) for _ in range(num_draws)]
+    ends = [one.minimum_log2_learning_rate_interval for one in found if not one.is_censored]
+    return np.mean([low <= -10 <= high for low, high in ends])
+
+
+def test_intervals_of_a_small_grid_are_too_narrow_and_say_so():
+    assert share_held(3, 0.006) < 0.8 < 0.88 < share_held(5, 0.006)
+    for size, is_warned in ((3, True), (4, False)):
+        x, y = square(size)
+        losses = noisy(np.random.default_rng(1), 0.0005, x, y, minimum=(-10, -3))
+        warned = any("3 degrees of freedom" in one for one in fit_surface(x, y, losses).warnings)
+        assert warned is is_warned
+        with_errors = fit_surface(x, y, losses, standard_errors=0.00075)
+        assert not any("of freedom" in one for one in with_errors.warnings), "the noise is known"
 
 
 def test_the_examples_in_the_docstrings_run():

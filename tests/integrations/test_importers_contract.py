@@ -129,5 +129,12 @@ def test_equal_notes_are_one_sentence():
     assert notes.sentences() == ("rows left out: 2000 (1000 runs: r0, r1, r2 and 997 more)",)
 
 
+def test_notes_count_runs_also_where_files_give_them_the_same_names(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("run,tokens,val_loss\n" + "".join(f"r{run},0,5\n" for run in range(5)))
+    notes = open_source(tmp_path).notes
+    assert any("taken as finished (10 runs: r0, r1, r2 and 7 more)" in note for note in notes)
+
+
 def test_the_example_of_the_documentation_parses():
     assert parse_mapping(["val_loss=eval/loss"]) == {"val_loss": "eval/loss"}

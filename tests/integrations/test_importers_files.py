@@ -196,6 +196,19 @@ def test_runs_are_not_merged_because_their_column_has_another_name(tmp_path):
     assert len(read(tmp_path, text, run_column="run_id").trajectories) == 2
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet", "runs.jsonl", "nested.jsonl"])
+def test_the_column_that_names_the_run_may_be_mapped(tmp_path, name):
+    is_nested = name.startswith("nested")
+    table = [{"step": k, "val_loss": 5 - k, "job": run} for run in "ab" for k in range(3)]
+    nested = [{"step": row["step"], "val_loss": row["val_loss"], "exp": {"name": row["job"]}} for row in table]
+    path = write_rows(tmp_path / name, nested if is_nested else table)
+    theirs = "exp.name" if is_nested else "job"
+    imported = open_source(path, mapping={"run": theirs}, settings=KNOWN)
+    assert [t.info.source for t in imported.trajectories] == [f"{path}:a", f"{path}:b"]
+    with pytest.raises(InputError, match="has no column 'batch' to tell runs apart: its columns are"):
+        open_source(path, mapping={"run": "batch"}, settings=KNOWN)
+
+
 GRID = [(lr, wd) for lr in (0.001, 0.002) for wd in (0.1, 0.2, 0.4)]
 
 
@@ -346,6 +359,51 @@ def test_restarts_keep_the_last_writing_of_each_step(tmp_path):
     assert noted(imported, "written again", "the last is kept: 2")
 
 
+def curve(steps, loss=5.0):
+    return "".join(f"{step},{loss - step / 10_000}\n" for step in steps)
+
+
+def test_a_restart_leaves_nothing_of_the_branch_that_it_abandoned(tmp_path):
+    abandoned, restarted = curve(range(1000, 5000, 1000)), curve((1500, 2500), loss=4.0)
+    imported = read(tmp_path, "step,val_loss\n" + abandoned + restarted)
+    assert only(imported).columns["step"].tolist() == [1000, 1500, 2500]
+    assert only(imported).columns["val_loss"].tolist() == [4.9, 3.85, 3.75]
+    assert noted(imported, "rows of a stretch that a restart abandoned, left out: 3 (run)")
+    again = read(tmp_path, "step,val_loss\n" + abandoned + restarted + curve((1200, 2200, 3200), loss=3.0))
+    assert only(again).columns["step"].tolist() == [1000, 1200, 2200, 3200]
+
+
+def test_a_branch_that_diverged_and_was_abandoned_does_not_count(tmp_path):
+    text = "step,val_loss,train_loss\n0,5,5\n10,4,4\n20,nan,3\n30,nan,nan\n5,,4.5\n10,4,4\n15,,3\n"
+    assert only(read(tmp_path, text)).info.status == "finished"
+    assert only(read(tmp_path, text)).columns["val_loss"].tolist()[-2:] == pytest.approx([4, np.nan], nan_ok=True)
+
+
+OUT_OF_ORDER = {
+    "newest first": range(20, 0, -1),
+    "as text": sorted(range(100, 2100, 100), key=str),
+    "parts in the wrong order": [*range(10), *range(20, 30), *range(10, 20)],
+    "one late row": [10, 20, 30, 50, 40, 60, 70],
+    "shuffled": np.random.default_rng(1).permutation(40).tolist(),
+}
+
+
+@pytest.mark.parametrize("order", OUT_OF_ORDER)
+def test_rows_out_of_order_are_no_restart(tmp_path, order):
+    steps = list(OUT_OF_ORDER[order])
+    imported = read(tmp_path, "step,val_loss\n" + curve(steps))
+    assert only(imported).columns["step"].tolist() == sorted(steps)
+    assert noted(imported, "step goes back") and not noted(imported, "abandoned")
+
+
+def test_columns_that_are_written_one_after_the_other_are_no_restart(tmp_path):
+    train = "".join(f"{step},{5 - step / 100},,0.1\n" for step in range(0, 100, 10))
+    val = "".join(f"{step},,{5 - step / 100},0.1\n" for step in range(5, 100, 20))
+    imported = read(tmp_path, "step,train_loss,val_loss,learning_rate\n" + train + val)
+    assert len(only(imported).measured("train_loss")[0]) == 10 and len(only(imported).measured("val_loss")[0]) == 5
+    assert not noted(imported, "abandoned")
+
+
 def test_rows_of_one_step_with_different_columns_become_one(tmp_path):
     imported = read(tmp_path, "step,train_loss,val_loss\n0,6,\n0,,5\n10,5,\n10,,4\n")
     assert only(imported).columns["train_loss"].tolist() == [6, 5]
@@ -376,6 +434,19 @@ def test_ragged_and_wordy_lines_are_counted(tmp_path):
     assert noted(imported, "not as many fields as the first", ": 2")
     assert noted(imported, "values of val_loss that are not numbers", ": 1")
     assert noted(imported, "step is missing, negative or no number, left out: 2")
+
+
+def test_a_decimal_comma_is_said_not_to_be_read(tmp_path):
+    with pytest.raises(
+        InputError, match=r"has a column loss without a number in it, as '3,5' is none: a decimal comma"
+    ):
+        read(tmp_path, "step;loss\n0;3,5\n10;3,25\n", mapping={"val_loss": "loss"})
+    imported = read(tmp_path, "step;val_loss;learning_rate;weight_decay\n0;3.5;0,001;1e-1\n10;3.25;0,001;1e-1\n")
+    assert only(imported).info.learning_rate == "unknown"
+    words = "a decimal comma is not read, nor one between thousands: 0,001 is no number (in learning_rate)"
+    assert imported.notes[0] == words
+    with pytest.raises(InputError, match="has a column val_loss without a number in it, as 'high' is none;"):
+        read(tmp_path, "step,val_loss\n0,high\n10,low\n")
 
 
 @pytest.mark.parametrize("end", ['{"step": 20, "val_l', "[1, 2]", '{"step": NaN}{'])

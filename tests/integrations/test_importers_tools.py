@@ -136,6 +136,17 @@ def test_tensorboard_restarts_keep_the_last_writing(tmp_path, writer):
 
 
 @tensorboard
+def test_tensorboard_restarts_leave_nothing_of_the_branch_that_they_abandoned(tmp_path, writer):
+    log = writer("run")
+    for step in [*range(0, 50, 10), 15, 25]:
+        log.add_scalar("val_loss", loss_at(step), step)
+    log.close()
+    imported = open_source(tmp_path / "logs", settings=KNOWN)
+    assert only(imported).columns["step"].tolist() == [0, 10, 15, 25]
+    assert noted(imported, "values of val_loss that a restart abandoned, left out: 3")
+
+
+@tensorboard
 def test_tensorboard_files_that_are_cut_say_how_much_is_lost(tmp_path, writer):
     log = writer("run")
     for step in STEPS:

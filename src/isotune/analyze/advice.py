@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isotune.analyze.batches import BatchSchedule, OptimalRate, SquareRootRule, batch_schedule, square_root_rule
 from isotune.analyze.curves import effective_learning_rate
-from isotune.analyze.diagnosis import Diagnosis, SurfaceFinding
+from isotune.analyze.diagnosis import Diagnosis, StageFinding, SurfaceFinding
 from isotune.analyze.families import Family
-from isotune.analyze.forecast import PROTOTYPE_SHIFT, DirectionForecast, ShiftPoint, forecast_direction
+from isotune.analyze.forecast import PROTOTYPE_SHIFT, Direction, DirectionForecast, ShiftPoint, forecast_direction
+from isotune.analyze.invariance import Verdict
 from isotune.analyze.laws import Prediction
 from isotune.analyze.rules_of_thumb import Reference, Rule, disagreements, rules
 from isotune.analyze.scaling import MIN_BUDGETS, Laws, fit_laws, with_minimum
+from isotune.analyze.stages import STAGES
 from isotune.analyze.surface import FlatSet
 from isotune.errors import InputError
 from isotune.recipe.quantities import format_number, format_tokens, parse_tokens
@@ -31,6 +33,12 @@ SAME_BUDGET = 0.1  # relative: within it a measured budget is taken as the one t
 MAX_OCTAVES = 2.0  # half-width of an interval beyond which a law says nothing
 MAX_EXTRAPOLATION = 100.0  # times the largest measured budget
 SAME_OCTAVES = 0.005  # of settings: what two digits show as the same
+# What runs may show without contradicting a forecast.
+IN_LINE: dict[Direction, tuple[Verdict, ...]] = {
+    "LR": ("LR", "undecided"),
+    "ELR": ("ELR", "undecided"),
+    "mixed": ("ELR", "another", "neither", "undecided"),
+}
 
 
 @dataclass(frozen=True)
@@ -272,6 +280,7 @@ def _beside(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], laws: Laws, fo
         )
         regime = metered.regime if metered else None  # n forecasts nothing for a batch above the noise scale
         forecast = forecast_direction(lr, wd, batch, length, budget, shift=_shift_point(diagnosis), regime=regime)
+        forecast = _as_these_runs_show(forecast, diagnosis.stages)
         n = forecast.memory_times
         if regime is not None:
             schedule = batch_schedule(regime, tokens=budget, sequence_length=length)
@@ -325,6 +334,30 @@ def _shift_point(diagnosis: Diagnosis) -> ShiftPoint:
         float(f"{n:.2g}") for n in (shift.memory_times.value, shift.memory_times.low, shift.memory_times.high)
     )
     return ShiftPoint(n, low, high, "measured on these runs")
+
+
+def _as_these_runs_show(forecast: DirectionForecast, stages: Sequence[StageFinding]) -> DirectionForecast:
+    """The forecast; where it rests on a shift of other runs and these refute it, what these show at such n."""
+    n = forecast.memory_times
+    finding = next(one for one in stages if STAGES[one.stage][0] <= n <= STAGES[one.stage][1])
+    shown = finding.invariance
+    # The middle stage lies on both sides of the shift: its verdict says little of one n in it.
+    if shown is None or finding.stage == "middle" or forecast.shift is not PROTOTYPE_SHIFT:
+        return forecast
+    if shown.verdict in IN_LINE[forecast.direction]:
+        return forecast
+    alone: dict[Verdict, Direction] = {"LR": "LR", "ELR": "ELR", "WD": "WD"}
+    direction = alone.get(shown.verdict, "mixed")
+    alike = "neither equal LR nor equal ELR" if direction == "mixed" else f"equal {direction}"
+    return replace(
+        forecast,
+        direction=direction,
+        degrees=shown.angle.degrees,
+        degrees_low=shown.angle.low,
+        degrees_high=shown.angle.high,
+        reason=f"n = {n:.3g}, and where {finding.range} these runs are alike at {alike}: the shift at "
+        f"n = {PROTOTYPE_SHIFT.memory_times:g}, {PROTOTYPE_SHIFT.source}, does not hold here",
+    )
 
 
 def _disagreement(beside: Sequence[Rule]) -> list[str]:

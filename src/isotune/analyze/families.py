@@ -326,9 +326,10 @@ _SHAPE_WORDS: dict[Shape, str] = {
 
 
 def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warnings: tuple[str, ...]) -> Family:
+    words = list(warnings)
+    runs = _once(runs, loss, words)
     diverged = tuple(run.info for run in runs if run.info.status == "diverged")
     sound = [run for run in runs if run.info.status != "diverged" and len(run.measured(loss)[0])]
-    words = list(warnings)
     if key.shape == "unknown":
         words.append(
             "the schedule is unknown: curves are taken as if LR stayed constant; give a learning_rate column, or "
@@ -353,6 +354,24 @@ def _family(name: str, key: _Key, runs: Sequence[Trajectory], loss: str, warning
         loss,
         tuple(words),
     )
+
+
+def _once(runs: Sequence[Trajectory], loss: str, warnings: list[str]) -> list[Trajectory]:
+    """The runs without copies, as a folder has them that holds a file twice."""
+    first: dict[tuple[object, ...], Trajectory] = {}
+    copies: Counter[tuple[object, ...]] = Counter()
+    for number, run in enumerate(runs):
+        info, curve = run.info, [column.tobytes() for name in (loss, FINAL) for column in run.measured(name)]
+        key = (*lineage_of(run, loss), info.perturbation, info.decay_tokens, info.status, *curve)
+        key = key if len(run.measured(loss)[0]) else (number,)  # runs without a curve cannot be told to be one
+        copies[key] += key in first
+        first.setdefault(key, run)
+    again = [number for number in copies.values() if number]
+    if again:
+        are = "1 run is" if len(again) == 1 else f"{len(again)} runs are"
+        often = "twice" if max(again) == 1 else "more than once"
+        warnings.append(f"{are} there {often}, with the same values: counted once")
+    return list(first.values())
 
 
 def _before_decay(run: Trajectory) -> Trajectory:

@@ -26,7 +26,7 @@ from isotune.recipe.quantities import (
     show,
 )
 
-Direction = Literal["LR", "ELR", "mixed"]
+Direction = Literal["LR", "ELR", "WD", "mixed"]  # WD is never forecast; runs may show it
 Convention = Literal["coupled", "independent"]
 
 FAR_BELOW = 4.0  # times below the shift: 16 % forgotten, LR alone

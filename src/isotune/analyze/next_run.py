@@ -11,6 +11,7 @@ import numpy as np
 
 from isotune.analyze.curves import log2_settings
 from isotune.analyze.families import Cells, Family, cells_of
+from isotune.analyze.laws import is_constant
 from isotune.analyze.surface import LossSurface
 from isotune.recipe.quantities import format_number, format_tokens
 from isotune.runs.trajectory import WeightDecayConvention
@@ -45,9 +46,9 @@ class NextRun:
 
 
 def choose_next_run(family: Family, surfaces: Mapping[int, LossSurface | None], invariant: str) -> NextRun | None:
-    """The most informative run; None where there is nothing to start from. `surfaces` are by budget."""
+    """The most informative run; None where there is nothing to go by. `surfaces` are by budget."""
     cells, tokens = _last_losses(family)
-    if not len(cells.value):
+    if not len(cells.value) or (len(cells.value) >= MIN_CELLS and is_constant(cells.value)):
         return None
     taken = _taken(family, cells)
     best = int(np.argmin(cells.value))

@@ -27,7 +27,7 @@ one-sided outlier at the end of the range still pulls it; curves of fewer than 6
 that is no power law has residuals alike over long stretches, which widen intervals but do not undo the bias.
 """
 
-from isotune.analyze.laws.points import point_weights
+from isotune.analyze.laws.points import is_constant, point_weights
 from isotune.analyze.laws.power import PowerLaw, fit_power_law
 from isotune.analyze.laws.prediction import Prediction
 from isotune.analyze.laws.robust import HUBER, NORMAL_MAD
@@ -50,5 +50,6 @@ __all__ = [
     "fit_power_law",
     "fit_saturating_power_law",
     "fit_training_curves",
+    "is_constant",
     "point_weights",
 ]

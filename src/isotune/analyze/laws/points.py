@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from isotune.errors import InputError
 
+ROUNDING = 1e-12  # of the values' size: less change is rounding
+
 
 @dataclass(frozen=True)
 class Points:
@@ -60,6 +62,11 @@ def usable_points(
         weight = weight * y_used**2 if standard_errors is not None else weight
         y_used = np.log(y_used)
     return Points(np.log(x_used), y_used, weight, standard_errors is not None, warnings)
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Whether all values are one, rounding aside."""
+    return float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
 
 
 def point_weights(count: int, weights: ArrayLike | None, standard_errors: ArrayLike | None) -> np.ndarray:

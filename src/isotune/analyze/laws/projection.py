@@ -34,9 +34,13 @@ class Projection:
     square_sum: np.ndarray
 
     def floors(self, exponents: np.ndarray) -> np.ndarray:
-        """Of a saturating law at these exponents, from y = level + slope * ((e^qz - 1)/q - mean); infinite at 0."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(self.level - self.slope * (self.column_mean + 1 / exponents))
+        """Of a saturating law at these exponents, from y = level + slope * ((e^qz - 1)/q - mean); infinite at 0.
+
+        What has no slope is its own floor.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            floors = self.level - self.slope * (self.column_mean + 1 / exponents)
+        return np.where(self.slope == 0, self.level, floors)
 
 
 def project(kind: Kind, data: Points, exponents: np.ndarray) -> Projection:

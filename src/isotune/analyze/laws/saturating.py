@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isotune.analyze.laws.acceptance import CommonError
-from isotune.analyze.laws.points import usable_points
+from isotune.analyze.laws.points import is_constant, usable_points
 from isotune.analyze.laws.prediction import Prediction, predict_at, predict_left_out, r_squared, relative_errors
 from isotune.analyze.laws.profile import ProfileFit, fit_profile
 from isotune.analyze.laws.scatter import Interval
+from isotune.errors import InputError
 
 MIN_POINTS_SATURATING = 4
 
@@ -70,6 +71,8 @@ def fit_saturating_power_law(
     (1.0, 2.0, -1.0)
     """
     data = usable_points(x, y, weights, standard_errors, MIN_POINTS_SATURATING, "saturating power law", log=False)
+    if is_constant(data.y):
+        raise InputError(f"all {len(data.y)} values are {data.y[0]:g}: they do not change, so there is no law of them")
     fit = fit_profile("saturating", data, level=level, robust=robust, bounds=exponent_bounds, common=common)
     left_out = predict_left_out(fit, data, groups, robust)
     floor, amplitude = fit.natural()

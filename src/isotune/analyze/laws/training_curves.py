@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isotune.analyze.laws.acceptance import CommonError
-from isotune.analyze.laws.points import Points, usable_points
+from isotune.analyze.laws.points import Points, is_constant, usable_points
 from isotune.analyze.laws.prediction import Prediction, predict_at
 from isotune.analyze.laws.profile import ProfileFit, fit_profile
 from isotune.analyze.laws.projection import (
@@ -91,6 +91,8 @@ def fit_training_curves(
         counts = f"{len(times)} times, {len(losses)} losses and {len(rates)} learning rates"
         raise InputError(f"{counts}: a run needs one of each, and there must be a run")
     alone = [_fit_alone(*run, level) for run in zip(times, losses, rates, strict=True)]
+    if all(is_constant(run.data.y) for run in alone):
+        raise InputError("the losses do not change along any run: there is no curve to fit")
     bounds = (min(run.fit.bounds[0] for run in alone), 0.0)
 
     def objective(exponents: np.ndarray) -> np.ndarray:

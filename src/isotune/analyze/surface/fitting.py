@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isotune.analyze.laws import NO_INTERVAL, Interval
+from isotune.analyze.laws import NO_INTERVAL, Interval, is_constant
 from isotune.analyze.surface.cells import Cell, cells_within, loss_limit, usable_cells
 from isotune.analyze.surface.directions import (
     Factor,
@@ -126,14 +126,17 @@ def fit_surface(
     cells, weight, warnings = usable_cells(log2_learning_rate, log2_weight_decay, loss, weights, standard_errors)
     if (largest := float(np.abs(cells[:, 2]).max())) > LARGEST_LOSS:
         raise InputError(f"a loss is {largest:.3g}, whose square is no number: leave out runs that exploded")
+    if is_constant(cells[:, 2]):
+        raise InputError(f"all {len(cells)} cells have the loss {cells[0, 2]:g}: nothing depends on LR or WD")
     used_margin, chosen = cells_within(cells, margin)
     if used_margin > margin:
         count = int(np.sum(cells[:, 2] <= loss_limit(cells, margin)))
         warnings.append(
             f"{count} cells are within {margin:.3g} of the best: the margin was widened to {used_margin:.3g}"
         )
-    fit = least_squares(cells[chosen], weight[chosen], standard_errors is not None, level)
-    warnings += fit_warnings(fit)
+    known = standard_errors is not None
+    fit = least_squares(cells[chosen], weight[chosen], known, level)
+    warnings += fit_warnings(fit, known)
     return _surface(cells, fit, used_margin, level, intervals, warnings)
 
 

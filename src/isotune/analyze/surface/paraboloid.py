@@ -12,6 +12,9 @@ from isotune.analyze.laws import ErrorScale, error_scale
 NUM_COEFFICIENTS = 6
 COMFORTABLE_CELLS = 9  # fewer within the margin: it is widened
 MIN_SINGULAR_VALUE = 1e-7  # of the scaled design, over the largest: below, the cells do not fix a paraboloid
+# Fewer leave the noise unknown: minima that look to be inside a 3 x 3 grid under moderate noise lie in their 90 %
+# interval in 67 to 79 % of the draws; with 6 left, as in 4 x 3 grids, in about 90 %.
+MIN_FREEDOM = 5
 CUBIC_LEVEL = 0.01  # of the test whether cubic terms matter
 
 
@@ -69,13 +72,18 @@ def gradient_basis(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.stack([by_x, by_y], axis=-2)
 
 
-def fit_warnings(fit: Paraboloid) -> list[str]:
+def fit_warnings(fit: Paraboloid, known: bool) -> list[str]:
+    """What is wrong with the fit; `known` are the cells' errors."""
     warnings = []
     num_free = len(fit.cells) - NUM_COEFFICIENTS
     if not fit.has_errors:
         warnings.append("6 cells for 6 coefficients: no intervals")
-    elif num_free < COMFORTABLE_CELLS - NUM_COEFFICIENTS:
-        warnings.append(f"{len(fit.cells)} cells for 6 coefficients: intervals are wide")
+    elif num_free < MIN_FREEDOM and not (known and not fit.scale.is_misfit):
+        degrees = "1 degree" if num_free == 1 else f"{num_free} degrees"
+        warnings.append(
+            f"{len(fit.cells)} cells leave {degrees} of freedom, too few to know the noise: a minimum that looks to be "
+            "inside the grid is less certain than its intervals say; add cells"
+        )
     if fit.scale.is_misfit:
         times = math.sqrt(fit.scale.variance)
         warnings.append(

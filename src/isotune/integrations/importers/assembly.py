@@ -1,8 +1,9 @@
 """Raw runs -> trajectories, by one set of rules for all kinds of sources.
 
 A row's position is its `tokens`, or its `step` times the tokens of a step. Rows are sorted by position; of what was
-written twice at one position the last writing counts. Values that are not finite are read as not measured, and a run
-whose loss ends with them has diverged. What a source does not say stays "unknown". Every such act is noted.
+written twice at one position the last writing counts, and what a restart abandoned is left out. Values that are not
+finite are read as not measured, and a run whose loss ends with them has diverged. What a source does not say stays
+"unknown". Every such act is noted.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from isotune.errors import InputError
-from isotune.integrations.importers.contract import Notes, RawRun, shorten
+from isotune.integrations.importers.contract import Notes, RawRun, has_decimal_comma, shorten
 from isotune.integrations.importers.options import SETTINGS, Options, has_our_name, read_setting
+from isotune.integrations.importers.restarts import abandoned_rows
 from isotune.recipe import format_number, format_tokens
-from isotune.recipe.quantities import MAX_WHOLE_NUMBER
+from isotune.recipe.quantities import MAX_WHOLE_NUMBER, show
 from isotune.runs.trajectory import RunInfo, Status, Trajectory, Unknown
 
 Columns = dict[str, np.ndarray]
@@ -38,6 +40,7 @@ class Assembly:
         self._trajectories: list[Trajectory] = []
         self._num_runs = 0
         self._is_ours = False
+        self._has_loss = False
         self._columns_seen: dict[str, None] = {}
         self._settings_seen: dict[str, None] = {}
         self._without_position: list[str] = []
@@ -46,11 +49,13 @@ class Assembly:
 
     def add(self, run: RawRun | Trajectory) -> None:
         self._num_runs += 1
+        self.notes.begin_run()
         if isinstance(run, Trajectory):
             self._is_ours = True
             self._columns_seen.update(dict.fromkeys(run.columns))
             trajectory = self._checked(run)
         else:
+            self._columns_seen.update(dict.fromkeys([run.run_column] if run.run_column else []))
             self._columns_seen.update(dict.fromkeys(run.columns))
             self._settings_seen.update(dict.fromkeys(run.settings))
             trajectory = self._assemble(run)
@@ -93,6 +98,7 @@ class Assembly:
             self.notes.count(f"runs without {self.options.loss}, left out", 1, run.name)
             return None
         renamed = self._renamed(run)
+        self._has_loss |= not np.isnan(renamed.get(self.options.loss, np.full(1, np.nan))).all()
         settings = self._settings(run, renamed)
         columns = self._on_tokens(run, renamed, settings)
         if columns is None:
@@ -228,19 +234,24 @@ class Assembly:
     def _merged(self, run: RawRun, columns: Columns, axis: str, whole: np.ndarray) -> Columns:
         back = int((np.diff(whole) < 0).sum())
         self.notes.count(f"places where {axis} goes back (a restart, or rows out of order), sorted", back, run.name)
+        measured = [values for name, values in columns.items() if name != "step" and name not in SETTINGS]
+        is_void = abandoned_rows(whole, [~np.isnan(values) for values in measured])
         positions, index = np.unique(whole, return_inverse=True)
-        merged, num_again = {}, 0
-        for name, values in columns.items():
-            is_written = ~np.isnan(values)
+        merged, num_again = {axis: positions}, 0
+        for name in columns.keys() - {axis}:
+            is_written = ~np.isnan(columns[name])
+            kept = is_written & ~is_void
             merged[name] = np.full(len(positions), np.nan)
-            merged[name][index[is_written]] = values[is_written]  # of equal indices numpy keeps the last
+            merged[name][index[kept]] = columns[name][kept]  # of equal indices numpy keeps the last
             if name not in ("step", "tokens"):
-                num_again += int(is_written.sum()) - int((~np.isnan(merged[name])).sum())
+                num_again += int(is_written.sum()) - len(np.unique(index[is_written]))
         what = f"values written again at the same {axis}, of which the last is kept"
         self.notes.count(what, num_again, run.name)
         what = f"rows that share their {axis} with another, made into one"
         self.notes.count(what, len(whole) - len(positions), run.name)
-        return merged | {axis: positions}
+        stays = np.isin(positions, whole[~is_void])
+        self.notes.count("rows of a stretch that a restart abandoned, left out", (~stays).sum(), run.name)
+        return {name: merged[name][stays] for name in columns}
 
     def _losses(self, columns: Columns) -> Iterable[str]:
         return {self.options.loss, "val_loss", "train_loss"} & columns.keys()
@@ -335,17 +346,27 @@ class Assembly:
 
     def _nothing_left(self, source: str) -> InputError:
         loss, problems = self.options.loss, self._without_axis()
-        if self.mapping.get(loss, loss) not in self._columns_seen:
+        theirs = self.mapping.get(loss, loss)
+        if theirs not in self._columns_seen:
             problems.append(
                 f"has no run with {loss}: map it, such as {loss}=eval/loss (mapping, --map), or name another with "
                 "loss= or --loss"
             )
+        elif not self._has_loss:
+            problems.append(f"has a column {theirs} without a number in it{self._example(theirs)}")
         elif not problems:
             problems.append(f"has no {loss} in any row with a position: map both tokens and step if rows have either")
         dropped = "; ".join(self.notes.sentences())
         return InputError(
             f"{source} {'; and it '.join(problems)}; {self._available()}{f' ({dropped})' if dropped else ''}"
         )
+
+    def _example(self, name: str) -> str:
+        """A value of the column that is no number."""
+        word = self.notes.no_numbers.get(name)
+        if word is None:
+            return ""
+        return f", as {show(word)} is none" + ": a decimal comma is not read" * has_decimal_comma(word)
 
     def _without_axis(self) -> list[str]:
         """Why runs have no token axis; which, where the reasons differ."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.integrations.importers.options import Options
+from isotune.integrations.importers.restarts import abandoned_rows
 from isotune.runs.trajectory import Status, Trajectory
 
 
@@ -39,6 +41,7 @@ class RawRun:
     columns: Mapping[str, np.ndarray]
     settings: Mapping[str, object] = field(default_factory=dict)
     status: Status | None = None  # None: the source does not say
+    run_column: str | None = None  # the column whose value tells it from other runs; not among `columns`
 
 
 class Importer(Protocol):
@@ -59,8 +62,14 @@ class Notes:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._runs: dict[str, dict[str, None]] = {}
+        self._runs: dict[str, dict[tuple[int, str], None]] = {}  # runs of different files may have one name
+        self._num_begun = 0
         self.unused: dict[str, None] = {}  # columns that isotune has no name for
+        self.no_numbers: dict[str, str] = {}  # a word of each column that should have held numbers alone
+
+    def begin_run(self) -> None:
+        """From here on a name is that of another run."""
+        self._num_begun += 1
 
     def add(self, sentence: str, run: str | None = None) -> None:
         """Something that happened to a run, or to the source."""
@@ -71,8 +80,19 @@ class Notes:
         if number:
             self._note(what, number, run)
 
+    def not_numbers(self, name: str, words: Sequence[str], run: str) -> None:
+        """Values of a column that should have been numbers."""
+        self.count(f"values of {name} that are not numbers, read as not measured", len(words), run)
+        if words:
+            self.no_numbers.setdefault(name, words[0])
+
     def sentences(self) -> tuple[str, ...]:
         sentences = [self._sentence(what) for what in self._runs]
+        with_comma = [name for name, word in self.no_numbers.items() if has_decimal_comma(word)]
+        if with_comma:
+            example = self.no_numbers[with_comma[0]]
+            words = f"a decimal comma is not read, nor one between thousands: {example} is no number"
+            sentences.insert(0, f"{words} (in {shorten(with_comma)})")
         if self.unused:
             remedy = "mapping={'val_loss': 'their name'} or --map val_loss=THEIR_NAME takes one in"
             sentences.append(f"columns that isotune has no name for, left out: {shorten(self.unused)}; {remedy}")
@@ -82,10 +102,10 @@ class Notes:
         self._numbers[what] = self._numbers.get(what, 0) + int(number)
         runs = self._runs.setdefault(what, {})
         if run is not None:
-            runs[run] = None
+            runs[self._num_begun, run] = None
 
     def _sentence(self, what: str) -> str:
-        runs = list(self._runs[what])
+        runs = [name for _, name in self._runs[what]]
         sentence = f"{what}: {self._numbers[what]}" if self._numbers[what] else what
         if not runs:
             return sentence
@@ -111,8 +131,8 @@ def columns_of_rows(
             notes.unused[name] = None
             continue
         numbers = [number(row.get(name)) for row in rows]
-        refused = sum(row.get(name) is not None and value is None for row, value in zip(rows, numbers, strict=True))
-        notes.count(f"values of {name} that are not numbers, read as not measured", refused, run)
+        refused = [row.get(name) for row, value in zip(rows, numbers, strict=True) if value is None]
+        notes.not_numbers(name, [str(value) for value in refused if value is not None], run)
         columns[name] = np.array([np.nan if value is None else value for value in numbers], dtype=np.float64)
     return columns
 
@@ -120,8 +140,12 @@ def columns_of_rows(
 def columns_of_series(
     series: Mapping[str, tuple[np.ndarray, np.ndarray]], notes: Notes, run: str
 ) -> dict[str, np.ndarray]:
-    """Series with a step axis each, joined on it as the column `step`; the last writing of a step counts."""
-    steps = np.unique(np.concatenate([np.zeros(0), *(np.asarray(at, dtype=np.float64) for at, _ in series.values())]))
+    """Series with a step axis each, in the order of writing, joined on it as the column `step`.
+
+    The last writing of a step counts, and what a restart abandoned is left out.
+    """
+    series = {name: _without_abandoned(*one, name, notes, run) for name, one in series.items()}
+    steps = np.unique(np.concatenate([np.zeros(0), *(at for at, _ in series.values())]))
     columns = {"step": steps}
     for name, (at, values) in series.items():
         index = np.searchsorted(steps, at)
@@ -130,6 +154,16 @@ def columns_of_series(
         again = len(index) - len(np.unique(index))
         notes.count(f"values of {name} written again at the same step, of which the last is kept", again, run)
     return columns
+
+
+def _without_abandoned(
+    at: np.ndarray, values: np.ndarray, name: str, notes: Notes, run: str
+) -> tuple[np.ndarray, np.ndarray]:
+    at = np.asarray(at, dtype=np.float64)
+    void = abandoned_rows(at, [np.ones(len(at), dtype=bool)])
+    void &= ~np.isin(at, at[~void])  # of what was written again the last counts anyway
+    notes.count(f"values of {name} that a restart abandoned, left out", void.sum(), run)
+    return at[~void], np.asarray(values)[~void]
 
 
 def number(value: object) -> float | None:
@@ -145,6 +179,10 @@ def number(value: object) -> float | None:
     except (TypeError, ValueError):
         return None
     return result if np.isfinite(result) else np.inf
+
+
+def has_decimal_comma(word: str) -> bool:
+    return re.fullmatch(r"[-+]?\d*,\d+([eE][-+]?\d+)?", word) is not None
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -91,6 +91,7 @@ def _runs_of(path: Path, name: str, options: Options, notes: Notes, settings: _S
             source=f"{path}" if is_whole_file else f"{path}:{run}",
             columns={column: values[rows] for column, values in numbers.items()},
             settings=stated | settings.of(name if run_column is None else run, notes),
+            run_column=run_column,
         )
 
 
@@ -201,7 +202,7 @@ def _numbers_of_text(column: Any, name: str, is_count: bool, notes: Notes, path:
     if is_count and is_other.any():
         numbers[is_other] = _token_counts(text.filter(pa.array(is_other)).to_pylist())
         is_other &= np.isnan(numbers)
-    notes.count(f"values of {name} that are not numbers, read as not measured", is_other.sum(), path)
+    notes.not_numbers(name, text.filter(pa.array(is_other)).to_pylist(), path)
     return numbers
 
 
