@@ -339,12 +339,12 @@ def _shift_point(diagnosis: Diagnosis) -> ShiftPoint:
 def _as_these_runs_show(forecast: DirectionForecast, stages: Sequence[StageFinding]) -> DirectionForecast:
     """The forecast; where it rests on a shift of other runs and these refute it, what these show at such n."""
     n = forecast.memory_times
-    finding = next(one for one in stages if STAGES[one.stage][0] <= n <= STAGES[one.stage][1])
-    shown = finding.invariance
+    finding = next((one for one in stages if STAGES[one.stage][0] <= n <= STAGES[one.stage][1]), None)
     # The middle stage lies on both sides of the shift: its verdict says little of one n in it.
-    if shown is None or finding.stage == "middle" or forecast.shift is not PROTOTYPE_SHIFT:
+    if finding is None or finding.stage == "middle" or forecast.shift is not PROTOTYPE_SHIFT:
         return forecast
-    if shown.verdict in IN_LINE[forecast.direction]:
+    shown = finding.invariance
+    if shown is None or shown.verdict in IN_LINE[forecast.direction]:
         return forecast
     alone: dict[Verdict, Direction] = {"LR": "LR", "ELR": "ELR", "WD": "WD"}
     direction = alone.get(shown.verdict, "mixed")
