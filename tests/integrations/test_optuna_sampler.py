@@ -69,6 +69,24 @@ def test_the_best_trial_is_nearly_the_best_there_is():
     assert np.mean(regrets["ours"]) < np.mean(regrets["random"]) / 2
 
 
+@pytest.mark.parametrize("convention", ["coupled", "independent"])
+def test_the_recommendation_of_all_trials_is_in_the_users_own_meaning_of_weight_decay(convention):
+    sampler = IsotuneSampler(weight_decay_convention=convention)
+    with pytest.raises(InputError, match="run some first"):
+        sampler.recommendation(optuna.create_study(sampler=sampler))
+
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-13, 2.0**-6, log=True)
+        if convention == "coupled":
+            return bowl(lr, trial.suggest_float("weight_decay", 2.0**-8, 1.0, log=True))
+        return bowl(lr, trial.suggest_float("weight_decay", 2.0**-17, 2.0**-10, log=True) / lr)
+
+    best = sampler.recommendation(optimize(sampler, 14, objective))
+    assert abs(math.log2(best.learning_rate) + 9) <= 0.5
+    assert abs(math.log2(best.weight_decay) - (-5 if convention == "coupled" else -14)) <= 1
+    assert 0 <= best.regret <= best.regret_bound < 0.01
+
+
 def test_learning_rate_and_weight_decay_come_out_together_and_others_from_the_inner_sampler():
     def objective(trial):
         lr, wd = settings(trial)
@@ -207,6 +225,8 @@ def test_with_a_fixed_weight_decay_the_learning_rate_is_tuned(fixed_decay):
     study = optimize(make_sampler(), 7, objective)
     assert len(set(pairs(study))) == 7
     assert study.best_value < 2 * 1.005
+    best = make_sampler().recommendation(study)
+    assert best.weight_decay == pytest.approx(fixed_decay) and abs(math.log2(best.learning_rate) + 9) <= 0.5
     steps = [2 * (math.log2(trial.params["learning_rate"]) + 13) for trial in study.trials[1:]]
     assert np.allclose(steps, np.round(steps)), "a half-octave lattice, so LR came from the tuner"
 
@@ -219,6 +239,8 @@ def test_with_a_fixed_learning_rate_the_weight_decay_is_tuned():
     study = optimize(make_sampler(), 7, objective)
     assert len(set(pairs(study))) == 7
     assert study.best_value < 2 * 1.005
+    best = make_sampler().recommendation(study)
+    assert best.weight_decay == pytest.approx(fixed_decay) and abs(math.log2(best.learning_rate) + 9) <= 0.5
 
 
 def lr_alone(trial):

@@ -23,8 +23,10 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from isotune.errors import InputError
 from isotune.integrations.proposals import PRUNED_NOISE, Proposals, Tried, as_if_finished
 from isotune.runs.trajectory import WeightDecayConvention
+from isotune.tune import Recommendation
 
 # Of a trial: the LR and WD that it was given, None if it began before the ranges were known. Its parameters say so only
 # when its objective has asked for both, and by then other threads and processes have asked as well.
@@ -102,6 +104,20 @@ class IsotuneSampler(BaseSampler):
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         self._inner.after_trial(study, trial, state, values)
+
+    def recommendation(self, study: Study) -> Recommendation:
+        """What all trials together lead to expect: the best LR and WD, tried or not, with the regret that is left.
+
+        Where losses are not all above 0 its loss is on another scale."""
+        _require_one_loss(study)
+        ranges = _tunable([self._ranges(study).get(name) for name in self._names])
+        if not ranges:
+            raise InputError("there is no trial with an LR and a WD that isotune could choose: run some first")
+        rate, decay = ((distribution.low, distribution.high) for distribution in ranges)
+        outcomes = (
+            self._outcome(trial, study.get_trials(deepcopy=False)) for trial in study.get_trials(deepcopy=False)
+        )
+        return self._proposals.recommend(rate, decay, [one for one in outcomes if one is not None])
 
     def _ranges(self, study: Study) -> dict[str, BaseDistribution]:
         """Those of LR and WD in the latest trial that had both: one that failed, too, which Optuna would pass over."""

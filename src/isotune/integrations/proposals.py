@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
-from isotune.tune import Answer, Goal, Question, Space, Suggestion, suggest
+from isotune.tune import Answer, Goal, Question, Recommendation, Space, Suggestion, recommend_now, suggest
 from isotune.tune.questions import NO_DECAY, log2_cells
 from isotune.tune.tuner import believe_answers
 
@@ -59,19 +59,9 @@ class Proposals:
         if weight_decay == (0.0, 0.0):
             without = [replace(one, weight_decay=NO_DECAY) for one in tried]
             return self.next(learning_rate, (NO_DECAY, NO_DECAY), without, (steps[0], None))[0], 0.0
-        pairs = self._pairs(_above_zero(learning_rate), _above_zero(weight_decay), steps)
-        goal = Goal(
-            tokens=self.tokens or TOKENS,
-            space=Space(only=tuple(pairs)),
-            rungs=(self.tokens or TOKENS,),
-            tokens_per_step=self.tokens_per_step,
-        )
+        pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, steps)
         placed = _with_divergences([one for one in tried if one.learning_rate > 0 and one.weight_decay > 0])
-        known = [one for one in placed if one.loss is not None]
-        losses = _positive([one.loss for one in known if one.loss is not None])
-        answers = [
-            Answer(self._question(one, goal), loss, noise=one.noise) for one, loss in zip(known, losses, strict=True)
-        ]
+        answers = self._answers(placed, goal)
         open_ones = [one for one in placed if one.loss is None]
         running = [one for one in open_ones if not (one.has_failed or one.was_unused)]
         for others in (open_ones, running):  # what failed or was not used is asked again where nothing else is left
@@ -84,6 +74,23 @@ class Proposals:
                 return pairs[chosen]
         best = suggestion.recommendation  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
+
+    def recommend(
+        self, learning_rate: tuple[float, float], weight_decay: tuple[float, float], tried: Sequence[Tried]
+    ) -> Recommendation:
+        """What is expected to be best within the ranges, tried or not; its WDs are in the convention of the ranges."""
+        if weight_decay == (0.0, 0.0):
+            without = [replace(one, weight_decay=NO_DECAY) for one in tried]
+            best = self.recommend(learning_rate, (NO_DECAY, NO_DECAY), without)
+            return replace(best, weight_decay=0.0, as_good=tuple((lr, 0.0) for lr, _ in best.as_good))
+        pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, (None, None))
+        placed = _with_divergences([one for one in tried if one.learning_rate > 0 and one.weight_decay > 0])
+        best = recommend_now(goal, self._answers(placed, goal))
+        return replace(
+            best,
+            weight_decay=pairs[best.learning_rate, best.weight_decay][1],
+            as_good=tuple(pairs[setting] for setting in best.as_good),
+        )
 
     def first_learning_rate(self, learning_rate: tuple[float, float], number: int = 0) -> float:
         """An LR to begin with: the middle of the range, then of its halves, and so on."""
@@ -99,6 +106,26 @@ class Proposals:
         per_step = FIRST_MEMORY_TIMES * self.tokens_per_step / self.tokens
         wanted = per_step if self.weight_decay_convention == "independent" else per_step / learning_rate
         return min(max(wanted, low), high)
+
+    def _pairs_and_goal(
+        self,
+        learning_rate: tuple[float, float],
+        weight_decay: tuple[float, float],
+        steps: tuple[float | None, float | None],
+    ) -> tuple[dict[tuple[float, float], tuple[float, float]], Goal]:
+        pairs = self._pairs(_above_zero(learning_rate), _above_zero(weight_decay), steps)
+        tokens = self.tokens or TOKENS
+        goal = Goal(
+            tokens=tokens, space=Space(only=tuple(pairs)), rungs=(tokens,), tokens_per_step=self.tokens_per_step
+        )
+        return pairs, goal
+
+    def _answers(self, placed: Sequence[Tried], goal: Goal) -> list[Answer]:
+        known = [one for one in placed if one.loss is not None]
+        losses = _positive([one.loss for one in known if one.loss is not None])
+        return [
+            Answer(self._question(one, goal), loss, noise=one.noise) for one, loss in zip(known, losses, strict=True)
+        ]
 
     def _pairs(
         self, rates: tuple[float, float], decays: tuple[float, float], steps: tuple[float | None, float | None]
