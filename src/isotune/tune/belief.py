@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -63,6 +63,7 @@ SCATTERS = {0.5: 1.0, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
 USUAL_FREEDOM = 3.0  # as many seeds' worth is it that they scatter as is usual
 MIN_WEIGHT = 0.01  # rivals below are dropped
+HOPELESS = 25.0  # in log likelihood below the best at some sizes: a kernel that is so at all of these is not looked at
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 _Z = 9  # the place of z among the invariant kernel's terms; z^2 follows
@@ -391,9 +392,15 @@ def believe(
     observed = _fewer(observations)
     prepared = _Prepared.of(kernels, observed.points)
     if len(observed) >= MIN_FOR_LUCK:
-        likely = _believe(kernels, observed, prepared, _some(sizes), _some(scatters))
-        observed = replace(observed, noise=np.hypot(observed.noise, likely.luck()))
-    return _believe(kernels, observed, prepared, sizes, scatters)
+        tried, logs = _try(kernels, observed, prepared, _some(sizes), _some(scatters))
+        luck = _belief(tried, logs, observed, prepared).luck()
+        if luck.any():
+            observed = replace(observed, noise=np.hypot(observed.noise, luck))
+        else:
+            least = logs.max() - HOPELESS
+            possible = {rival.kernel for (rival, _), log in zip(tried, logs, strict=True) if log > least}
+            kernels = {kernel: odds for kernel, odds in kernels.items() if kernel in possible}
+    return _belief(*_try(kernels, observed, prepared, sizes, scatters), observed, prepared)
 
 
 def _some(odds: Mapping[float, float]) -> dict[float, float]:
@@ -418,18 +425,19 @@ class _Prepared:
         return _Prepared(placed, parts, seeds)
 
 
-def _believe(
+def _try(
     kernels: Mapping[Kernel, float],
     observed: Observations,
     prepared: _Prepared,
     sizes: Mapping[float, float],
     scatters: Mapping[float, float],
-) -> Belief:
+) -> tuple[list[tuple[Rival, _Solved]], np.ndarray]:
+    """Every rival with its odds for a weight, and the logarithm of what it would weigh by the observations."""
     own = np.diag(observed.noise**2 + 1e-12)
     noise = {
         scatter: _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
     }
-    tried: list[tuple[Rival, _Solved]] = []  # their weights are odds
+    tried: list[tuple[Rival, _Solved]] = []
     for kernel, odds in kernels.items():
         its, shared = prepared.placed[kernel.view], prepared.parts[kernel.view]
         for size, size_odds in sizes.items():
@@ -439,6 +447,13 @@ def _believe(
                 solved = _Solved.of(noiseless, noise[scatter])
                 tried.append((Rival(kernel, size, scatter, odds * size_odds * scatter_odds), solved))
     logs = np.log([rival.weight for rival, _ in tried]) + _log_likelihoods([solved for _, solved in tried])
+    return tried, logs
+
+
+def _belief(
+    tried: Sequence[tuple[Rival, _Solved]], logs: np.ndarray, observed: Observations, prepared: _Prepared
+) -> Belief:
+    """The rivals that have a chance, with their probabilities."""
     weights = np.exp(logs - logs.max())
     weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     weights /= weights.sum()
@@ -558,9 +573,8 @@ def _height(observations: Observations) -> np.ndarray:
     """How far each lies above the lowest of its budget on the quadratic surface that fits all best."""
     lr, wd, _, d, _ = (observations.points - observations.points.mean(axis=0)).T
     surface = np.column_stack([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
-    weights = 1 / observations.noise
-    coefficients = np.linalg.lstsq(surface * weights[:, None], observations.values * weights, rcond=None)[0]
-    fitted = surface @ coefficients
+    weighed = surface * (observations.noise**-2.0)[:, None]
+    fitted = surface @ np.linalg.lstsq(weighed.T @ surface, weighed.T @ observations.values, rcond=None)[0]
     budgets, which = np.unique(observations.points[:, 3].round(6), return_inverse=True)
     lowest = np.full(len(budgets), np.inf)
     np.minimum.at(lowest, which.ravel(), fitted)
