@@ -209,10 +209,10 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
 
 def helped_kernel(invariant: Kernel) -> Kernel:
-    """The same, but for what WD does through n: it may help by much."""
+    """The same, but for what WD does through n: it may help by much, where n is not large."""
     mean, deviation = invariant.mean.copy(), invariant.deviation.copy()
     mean[_Z], deviation[_Z] = -0.01, 0.03
-    mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.01
+    mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.005
     return replace(invariant, name=HELPED, mean=mean, deviation=deviation)
 
 
