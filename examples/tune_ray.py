@@ -42,7 +42,14 @@ def make_tuner(folder: Path) -> tune.Tuner:
 
 
 def main(folder: Path | None = None) -> dict[str, object]:
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+        ignore_reinit_error=True,
+    )
     with tempfile.TemporaryDirectory() as temporary:
         results = make_tuner(Path(folder or temporary).absolute()).fit()
     best = results.get_best_result()

@@ -35,7 +35,7 @@ def train(configuration):
 
 
 def main(folder, restore):
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     space = SPACE | {"folder": str(folder)}
     if restore:
         tuner = tune.Tuner.restore(
