@@ -12,8 +12,8 @@ from isotune.analyze.laws import ErrorScale, error_scale
 NUM_COEFFICIENTS = 6
 COMFORTABLE_CELLS = 9  # fewer within the margin: it is widened
 MIN_SINGULAR_VALUE = 1e-7  # of the scaled design, over the largest: below, the cells do not fix a paraboloid
-# Fewer leave the noise unknown: minima that look to be inside a 3 x 3 grid under moderate noise lie in their 90 %
-# interval in 67 to 79 % of the draws; with 6 left, as in 4 x 3 grids, in about 90 %.
+# Below, a fit that seems to have its minimum inside the grid mostly has residuals that are small by chance, and its
+# intervals are too narrow: so it is with 3 x 3 grids, and hardly any more with 4 x 3.
 MIN_FREEDOM = 5
 CUBIC_LEVEL = 0.01  # of the test whether cubic terms matter
 
