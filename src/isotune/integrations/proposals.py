@@ -60,7 +60,7 @@ class Proposals:
             without = [replace(one, weight_decay=NO_DECAY) for one in tried]
             return self.next(learning_rate, (NO_DECAY, NO_DECAY), without, (steps[0], None))[0], 0.0
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, steps)
-        placed = _with_divergences([one for one in tried if one.learning_rate > 0 and one.weight_decay > 0])
+        placed = _with_divergences(tried)
         answers = self._answers(placed, goal)
         open_ones = [one for one in placed if one.loss is None]
         running = [one for one in open_ones if not (one.has_failed or one.was_unused)]
@@ -84,7 +84,7 @@ class Proposals:
             best = self.recommend(learning_rate, (NO_DECAY, NO_DECAY), without)
             return replace(best, weight_decay=0.0, as_good=tuple((lr, 0.0) for lr, _ in best.as_good))
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, (None, None))
-        placed = _with_divergences([one for one in tried if one.learning_rate > 0 and one.weight_decay > 0])
+        placed = _with_divergences(tried)
         best = recommend_now(goal, self._answers(placed, goal))
         return replace(
             best,
@@ -181,15 +181,17 @@ def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float 
     return final * loss / there if there else None
 
 
-def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
-    """The same, with failures that look like divergences told as such: several, above every LR that has a loss.
+def _with_divergences(everything: Sequence[Tried]) -> list[Tried]:
+    """Those that have a place on logarithmic axes, with failures that look like divergences told as such: several,
+    above every LR that has a loss.
 
     One may be a full disk. Of a run that raises an error or returns NaN Optuna says no more than that it failed.
     """
+    tried = [one for one in everything if one.learning_rate > 0 and one.weight_decay > 0]
     highest = max((one.learning_rate for one in tried if one.loss is not None and math.isfinite(one.loss)), default=0.0)
     above = [one for one in tried if one.has_failed and one.learning_rate > highest]
     if len(above) < 2:
-        return list(tried)
+        return tried
     return [replace(one, loss=math.nan) if one in above else one for one in tried]
 
 
