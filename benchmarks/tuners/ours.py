@@ -1,7 +1,7 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
-It counts as done where its tolerance is met, and goes on until it expects to be within the strictest target, so that
-the path shows what more tokens would have given; then it stops, with what it recommends there.
+It counts as done where its tolerance is met, and goes on until it expects to be within half of the strictest target, so
+that the path shows what more tokens would have given; then it stops, with what it recommends there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from isotune.tune import Question as Asked
 from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
 
-LAST, TOLERANCE, _ = TARGETS  # it stops at the strictest of the race's targets, and counts as done at the middle one
+STRICTEST, TOLERANCE, _ = TARGETS
+LAST = STRICTEST / 2  # where it stops: what it expects is a mean, and a replay that ends outside a target fails
 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -84,7 +85,7 @@ def _tuned(
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
             yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
-        is_sure = answers and best.regret <= LAST
+        is_sure = answers and best.regret <= LAST and suggestion.is_confirmed
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return
         asked = suggestion.questions[0]

@@ -157,18 +157,47 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Repeats:
+    """What is left of the seeds of cells that were taken together: which they were, and how much they scattered."""
+
+    seeds: np.ndarray
+    shares: np.ndarray  # [observations x seeds], of each observation's mean
+    squares: float  # of what seeds of one cell were off their mean, and
+    freedom: float  # how many of these count: at one LR, cells of the same seeds say the same
+
+    def shares_at(self, points: Points) -> np.ndarray:
+        """[points x seeds]: 1 where a point has that seed."""
+        return np.asarray(points[:, 4, None] == self.seeds, dtype=float)
+
+    def log_likelihood(self, scatter: float) -> float:
+        """Of what they scattered by, for seeds that scatter by so much."""
+        variance = scatter**2 * (SEED_NOISE**2 + SEED_LEVEL**2) + NOISE**2
+        return -(self.freedom * math.log(variance) + self.squares / variance) / 2
+
+
+@dataclass(frozen=True)
 class Observations:
-    """Log losses at points, each with the standard deviation of its noise."""
+    """Log losses at points, each with the standard deviation of its noise; or means over seeds of such ones."""
 
     points: Points
     values: np.ndarray
     noise: np.ndarray
+    repeats: Repeats | None = None  # where these are means; the points then have no seeds
 
     def __len__(self) -> int:
         return len(self.values)
 
     def some(self, chosen: np.ndarray) -> Observations:
-        return Observations(self.points[chosen], self.values[chosen], self.noise[chosen])
+        repeats = self.repeats and replace(self.repeats, shares=self.repeats.shares[chosen])
+        return Observations(self.points[chosen], self.values[chosen], self.noise[chosen], repeats)
+
+    def seed_covariance_with(self, points: Points | None = None) -> np.ndarray | float:
+        """[observations x points] of what seeds do; without points, of the observations themselves."""
+        others = self.points if points is None else points
+        if self.repeats is None:
+            return seed_covariance(self.points, others)
+        shares = self.repeats.shares
+        return _shared(self.points, others, shares @ (shares if points is None else self.repeats.shares_at(points)).T)
 
 
 NOTHING = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
@@ -272,7 +301,7 @@ class Belief:
         """The log losses at these points."""
         kernels = {rival.kernel.view: rival.kernel for rival in self.rivals}
         placed = {view: kernel.place(points) for view, kernel in kernels.items()}
-        seeds = seed_covariance(self.observations.points, points)
+        seeds = self.observations.seed_covariance_with(points)
         seen = {view: kernel.parts(self._placed[view], placed[view], seeds) for view, kernel in kernels.items()}
         means, explained = [], []
         for rival, solved in zip(self.rivals, self._solved, strict=True):
@@ -390,7 +419,7 @@ def believe(
     dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = _fewer(observations)
-    prepared = _Prepared.of(kernels, observed.points)
+    prepared = _Prepared.of(kernels, observed)
     if len(observed) >= MIN_FOR_LUCK:
         tried, logs = _try(kernels, observed, prepared, _some(sizes), _some(scatters))
         luck = _belief(tried, logs, observed, prepared).luck()
@@ -417,10 +446,10 @@ class _Prepared:
     seeds: np.ndarray | float
 
     @staticmethod
-    def of(kernels: Iterable[Kernel], points: Points) -> _Prepared:
+    def of(kernels: Iterable[Kernel], observed: Observations) -> _Prepared:
         views = {kernel.view: kernel for kernel in kernels}
-        placed = {view: kernel.place(points) for view, kernel in views.items()}
-        seeds = seed_covariance(points, points)
+        placed = {view: kernel.place(observed.points) for view, kernel in views.items()}
+        seeds = observed.seed_covariance_with()
         parts = {view: kernel.parts(placed[view], placed[view], seeds) for view, kernel in views.items()}
         return _Prepared(placed, parts, seeds)
 
@@ -447,6 +476,8 @@ def _try(
                 solved = _Solved.of(noiseless, noise[scatter])
                 tried.append((Rival(kernel, size, scatter, odds * size_odds * scatter_odds), solved))
     logs = np.log([rival.weight for rival, _ in tried]) + _log_likelihoods([solved for _, solved in tried])
+    if observed.repeats is not None:
+        logs = logs + [observed.repeats.log_likelihood(rival.scatter) for rival, _ in tried]
     return tried, logs
 
 
@@ -551,22 +582,36 @@ def _fewer(observations: Observations) -> Observations:
 
 
 def _means_of_cells(observations: Observations) -> Observations:
-    """Runs of one cell and budget as one without a seed, whose noise is what they scatter by, over their number."""
+    """Runs of one cell and budget as one, which has a share of each of their seeds."""
     points, values, noise = observations.points, observations.values, observations.noise
     if np.all(points[:, 4] == points[0, 4]):
         return observations
     _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
     cell = cell.ravel()
+    seeds, seed = np.unique(points[:, 4], return_inverse=True)
     weights = noise**-2.0
-    total, number = np.bincount(cell, weights=weights), np.bincount(cell)
+    total = np.bincount(cell, weights=weights)
     means = np.bincount(cell, weights=weights * values) / total
-    usual = (SEED_NOISE**2 + SEED_LEVEL**2) * max(SCATTERS, key=SCATTERS.__getitem__) ** 2
-    near = noise < 2 * NOISE  # of a bad loss, and of one that was read, the noise is known to be larger
-    squares, freedom = float((near * (values - means[cell]) ** 2).sum()), float((near * (1 - 1 / number[cell])).sum())
-    scatter = (squares + USUAL_FREEDOM * usual) / (freedom + USUAL_FREEDOM)
+    shares = np.zeros((len(first), len(seeds)))
+    np.add.at(shares, (cell, seed.ravel()), weights / total[cell])
     merged = points[first].copy()
     merged[:, 4] = np.nan
-    return Observations(merged, means, np.sqrt(1 / total + scatter / number))
+    repeats = Repeats(seeds, shares, *_scatter(points, values, cell, noise < 2 * NOISE))
+    return Observations(merged, means, np.sqrt(1 / total), repeats)
+
+
+def _scatter(points: Points, values: np.ndarray, cell: np.ndarray, is_near: np.ndarray) -> tuple[float, float]:
+    """(squares, freedom) of the seeds of cells about their means; of a bad loss, and of one that was read, the noise is
+    known to be larger. Cells of one LR, budget and seed share its luck: together they count as one."""
+    points, values, cell = points[is_near], values[is_near], cell[is_near]
+    number = np.bincount(cell)
+    off = values - (np.bincount(cell, weights=values) / np.maximum(number, 1))[cell]
+    all_freedom = len(values) - np.count_nonzero(number)
+    if not all_freedom:
+        return 0.0, 0.0
+    alike = np.unique(points[:, (3, 0, 4)].round(5), axis=0)
+    freedom = len(alike) - len(np.unique(alike[:, :2], axis=0))
+    return float(off @ off) * freedom / all_freedom, float(freedom)
 
 
 def _height(observations: Observations) -> np.ndarray:
@@ -585,10 +630,15 @@ def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
     """[first x second] of what seeds do; points without a seed have none of it."""
     if np.isnan(first[:, 4]).all() or np.isnan(second[:, 4]).all():
         return 0.0
+    return _shared(first, second, first[:, 4, None] == second[:, 4])
+
+
+def _shared(first: Points, second: Points, same: np.ndarray) -> np.ndarray:
+    """The same, where it is told how far the points have the same seeds."""
     shared = SEED_NOISE**2 * _nearness(_seed_places(first), _seed_places(second))
     shared *= np.exp(np.abs(first[:, 3, None] - second[:, 3]) / -SEED_OCTAVES)
     shared += SEED_LEVEL**2
-    shared *= first[:, 4, None] == second[:, 4]
+    shared *= same
     return shared
 
 

@@ -17,7 +17,7 @@ MAX_RUNGS = 5  # budgets D, D/2, D/4, D/8, D/16: what is shorter says little
 MIN_DECAYS_PER_RUNG = 2.0  # a rung is at least this many decays long
 MAX_CELLS = 20_000
 NO_DECAY = 2.0**-40  # stands for a WD of 0 on a logarithmic axis: n is 0 to all digits
-MAX_SEEDS = 8  # of a setting, where a recipe or a command can be asked for several
+MAX_SEEDS = 16  # of a setting, where a recipe or a command can be asked for several
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class Suggestion:
     reasons: tuple[str, ...]
     recommendation: Recommendation
     is_done: bool
+    is_confirmed: bool = True  # that runs have tried the recommended LR, with two seeds where there are several
 
 
 def suggest(
@@ -103,12 +104,17 @@ def suggest(
     candidates = _Candidates.of(goal, cells, belief, answers, (*pending, *leave_out), prices)
     chosen: list[int] = []
     recommendation: Recommendation | None = None
+    confirming: int | None = None
     places = np.vstack([candidates.targets, candidates.points])
     for number in range(count):
         belief = believe(kernels_of(goal), observed) if number else belief
         posterior = belief.at(places)
-        recommendation = recommendation or recommend(goal, cells, posterior, random_seed)
+        if recommendation is None:
+            recommendation = recommend(goal, cells, posterior, random_seed)
+            confirming = candidates.confirming(goal, recommendation, answers)
         best = candidates.next(posterior, answers, chosen, len(observed))
+        if not number and confirming is not None and answers and recommendation.regret <= goal.tolerance:
+            best = confirming
         if best is None:
             break
         chosen.append(best)
@@ -120,7 +126,9 @@ def suggest(
     reasons = tuple(
         _why(question, goal, answers, recommendation, cost) for question, cost in zip(questions, costs, strict=True)
     )
-    return Suggestion(questions, reasons, recommendation, recommendation.regret <= goal.tolerance)
+    is_confirmed = confirming is None
+    is_done = recommendation.regret <= goal.tolerance and is_confirmed
+    return Suggestion(questions, reasons, recommendation, is_done, is_confirmed)
 
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
@@ -317,6 +325,21 @@ class _Candidates:
         if not chosen and answers and all(answer.has_diverged for answer in answers):
             return self.lower(answers)
         return self.best(posterior, chosen)
+
+    def confirming(self, goal: Goal, recommendation: Recommendation, answers: Sequence[Answer]) -> int | None:
+        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: it was run
+        with two seeds, or with all that there are. One lucky run, or an LR that nobody tried, can look sure."""
+        rate = recommendation.learning_rate
+        tried = {
+            answer.question.seed
+            for answer in answers
+            if answer.status != "read" and math.isclose(answer.question.learning_rate, rate)
+        }
+        if len(tried) >= min(2, len(goal.seeds)):
+            return None
+        is_same = np.isclose(self.settings, (rate, recommendation.weight_decay), rtol=1e-9, atol=0).all(axis=1)
+        places = np.flatnonzero(is_same & ~np.isin(self.seeds, list(tried)))
+        return int(places[np.argmin(self.prices[places])]) if len(places) else None
 
     def first(self, posterior: Posterior) -> int | None:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
