@@ -149,6 +149,26 @@ def test_how_much_seeds_scatter_is_learnt_from_them():
         assert sum(rival.weight for rival in belief.rivals if rival.scatter == expected) > 0.8
 
 
+@pytest.mark.parametrize("scatter", [0.5, 1.5, 4.5])
+def test_of_very_many_runs_the_means_of_cells_say_what_the_runs_say(scatter, monkeypatch):
+    """Against the belief of all runs, one by one: the losses that seeds scatter about are the same to the last digits,
+    and so is, about, how much they scatter, of which means alone would tell little."""
+    cells = np.array([(lr / 2, wd, 13.4, 0.0, np.nan) for lr in range(-21, -16) for wd in (-8, -7, -3)], dtype=float)
+    runs = np.repeat(cells, 6, axis=0)
+    runs[:, 4] = np.tile(np.arange(6.0), len(cells))
+    noise = scatter**2 * seed_covariance(runs, runs) + NOISE**2 * np.eye(len(runs))
+    drawn = np.linalg.cholesky(noise) @ np.random.default_rng(1).standard_normal(len(runs))
+    observed = with_noise(runs, 0.009 * (runs[:, 0] + 9.4) ** 2 + drawn)
+    merged, merged_scatter = believe(ALL, observed, scatters={scatter: 1.0}), believe(ALL, observed)
+    monkeypatch.setattr("isotune.tune.belief.MAX_OBSERVATIONS", 1000)
+    exact, exact_scatter = believe(ALL, observed, scatters={scatter: 1.0}), believe(ALL, observed)
+    assert len(merged.observations) == len(cells) and len(exact.observations) == len(runs)
+    assert np.allclose(merged.at(cells).mean, exact.at(cells).mean, rtol=0, atol=1e-6)
+    assert np.allclose(merged.at(cells).deviation, exact.at(cells).deviation, rtol=1e-3)
+    for belief, least in ((merged_scatter, 0.75), (exact_scatter, 0.95)):
+        assert sum(rival.weight for rival in belief.rivals if rival.scatter == scatter) > least
+
+
 def test_a_deeper_bowl_is_seen():
     cells = np.array([[lr, -8.0, 9.0, 0.0, 0.0] for lr in np.arange(-12.0, -6.0)])
     sizes = []

@@ -263,6 +263,27 @@ def test_a_lucky_run_where_seeds_scatter_is_not_believed():
     assert recommend_now(GOAL, answers + chaos).learning_rate < 2**-7.5
 
 
+def test_one_lucky_run_is_repeated_before_the_end():
+    """A run far below all others, at an LR that has no other: the belief is sure, and another seed is asked all the same."""
+    goal = replace(GOAL, seeds=(0, 1, 2), tolerance=0.06)
+    answers = [ask(nano_like, lr, wd) for lr, wd in ((-9, -6), (-11, -4), (-8, -8), (-10, -5))]
+    lucky = Question(2.0**-7, 2.0**-8, TOKENS)
+    suggestion = suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss)])
+    best = suggestion.recommendation
+    assert best.regret <= goal.tolerance and (best.learning_rate, best.weight_decay) == (2.0**-7, 2.0**-8)
+    assert not suggestion.is_done and not suggestion.is_confirmed
+    (asked,) = suggestion.questions
+    assert (asked.learning_rate, asked.weight_decay, asked.tokens) == (2.0**-7, 2.0**-8, goal.rungs[0]) and asked.seed
+    assert suggest(replace(goal, seeds=(0,)), [*answers, Answer(lucky, 0.9 * answers[0].loss)]).is_done
+
+
+def test_it_does_not_end_on_a_learning_rate_that_nobody_tried():
+    for surface in (nano_like, round_bowl):
+        answers, suggestions = play(surface, replace(GOAL, tolerance=0.02))
+        assert suggestions[-1].is_done
+        assert suggestions[-1].recommendation.learning_rate in {answer.question.learning_rate for answer in answers}
+
+
 def test_losses_that_are_not_positive_are_refused():
     with pytest.raises(InputError, match="above 0"):
         suggest(GOAL, [Answer(Question(2.0**-9, 2.0**-6, TOKENS), -1.5)])

@@ -162,8 +162,9 @@ class Repeats:
 
     seeds: np.ndarray
     shares: np.ndarray  # [observations x seeds], of each observation's mean
-    squares: float  # of what seeds of one cell were off their mean, and
-    freedom: float  # how many of these count: at one LR, cells of the same seeds say the same
+    squares: np.ndarray  # of each cell, of what its seeds were off their mean
+    freedom: np.ndarray  # how many of these count: at one LR, cells of the same seeds say the same
+    variance: np.ndarray  # what its runs have by themselves
 
     def shares_at(self, points: Points) -> np.ndarray:
         """[points x seeds]: 1 where a point has that seed."""
@@ -171,8 +172,8 @@ class Repeats:
 
     def log_likelihood(self, scatter: float) -> float:
         """Of what they scattered by, for seeds that scatter by so much."""
-        variance = scatter**2 * (SEED_NOISE**2 + SEED_LEVEL**2) + NOISE**2
-        return -(self.freedom * math.log(variance) + self.squares / variance) / 2
+        variance = scatter**2 * (SEED_NOISE**2 + SEED_LEVEL**2) + self.variance
+        return -float((self.freedom * np.log(variance) + self.squares / variance).sum()) / 2
 
 
 @dataclass(frozen=True)
@@ -593,25 +594,24 @@ def _means_of_cells(observations: Observations) -> Observations:
     total = np.bincount(cell, weights=weights)
     means = np.bincount(cell, weights=weights * values) / total
     shares = np.zeros((len(first), len(seeds)))
-    np.add.at(shares, (cell, seed.ravel()), weights / total[cell])
+    np.add.at(shares, (cell, seed.ravel()), np.where(np.isnan(points[:, 4]), 0.0, weights / total[cell]))
     merged = points[first].copy()
     merged[:, 4] = np.nan
-    repeats = Repeats(seeds, shares, *_scatter(points, values, cell, noise < 2 * NOISE))
+    repeats = Repeats(seeds, shares, *_scatter(points, values, noise, cell))
     return Observations(merged, means, np.sqrt(1 / total), repeats)
 
 
-def _scatter(points: Points, values: np.ndarray, cell: np.ndarray, is_near: np.ndarray) -> tuple[float, float]:
-    """(squares, freedom) of the seeds of cells about their means; of a bad loss, and of one that was read, the noise is
-    known to be larger. Cells of one LR, budget and seed share its luck: together they count as one."""
-    points, values, cell = points[is_near], values[is_near], cell[is_near]
+def _scatter(
+    points: Points, values: np.ndarray, noise: np.ndarray, cell: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(squares, freedom, variance) of the seeds of each cell about their mean. Cells of one LR, budget and seed share its
+    luck: together they count as one."""
     number = np.bincount(cell)
-    off = values - (np.bincount(cell, weights=values) / np.maximum(number, 1))[cell]
-    all_freedom = len(values) - np.count_nonzero(number)
-    if not all_freedom:
-        return 0.0, 0.0
+    off = values - (np.bincount(cell, weights=values) / number)[cell]
     alike = np.unique(points[:, (3, 0, 4)].round(5), axis=0)
-    freedom = len(alike) - len(np.unique(alike[:, :2], axis=0))
-    return float(off @ off) * freedom / all_freedom, float(freedom)
+    share = (len(alike) - len(np.unique(alike[:, :2], axis=0))) / max(1, len(values) - len(number))
+    squares = np.bincount(cell, weights=off**2)
+    return share * squares, share * (number - 1), np.bincount(cell, weights=noise**2) / number
 
 
 def _height(observations: Observations) -> np.ndarray:
