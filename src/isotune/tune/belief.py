@@ -604,8 +604,8 @@ def _means_of_cells(observations: Observations) -> Observations:
 def _scatter(
     points: Points, values: np.ndarray, noise: np.ndarray, cell: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(squares, freedom, variance) of the seeds of each cell about their mean. Cells of one LR, budget and seed share its
-    luck: together they count as one."""
+    """(squares, freedom, variance) of the seeds of each cell about their mean. Cells of one LR, budget and seed share
+    its luck: together they count as one."""
     number = np.bincount(cell)
     off = values - (np.bincount(cell, weights=values) / number)[cell]
     alike = np.unique(points[:, (3, 0, 4)].round(5), axis=0)
