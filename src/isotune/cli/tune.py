@@ -60,7 +60,7 @@ _OF_SPACES = ("lr", "wd", "octaves", "seeds")
 @click.option("--wd", help=f"Range of coupled WD [default: {DEFAULT_WEIGHT_DECAYS}].")
 @click.option("--octaves", type=float, help=f"Between neighbouring settings [default: {DEFAULT_OCTAVES}].")
 @click.option(
-    "--seeds", type=click.IntRange(min=1), help="Most seeds of a setting [default: 8; 1 for a command without {seed}]."
+    "--seeds", type=click.IntRange(min=1), help="Most seeds of a setting [default: 16; 1 for a command without {seed}]."
 )
 @click.option("--tokens", help="The budget to tune for [default: the recipe's, or the table's largest].")
 @click.option(
