@@ -79,7 +79,8 @@ def duel(race: Race, target: str) -> Row:
     goal, ours = SHARE_GOALS[target], row["isotune"]
     met = {"share_goal_met": ours["mean"] <= goal, "share_goal_met_charged": ours["charged_mean"] <= goal}
     oracle = {"oracle": _readings(race, target, ORACLE)} if ORACLE in race["tuners"] else {}
-    return row | {"share_goal": goal, **met, **oracle}
+    means = {name: race["tuners"][name][target]["stays"]["mean"] for name in _baselines(race)}
+    return row | {"share_goal": goal, **met, **oracle, "baseline_means": means}
 
 
 def control(race: Race, target: str) -> Row:
@@ -286,9 +287,17 @@ def _totals(rows: Sequence[Row]) -> str:
         goals = (f"≤ {RATIO_GOALS[target]:g}", f"≤ {100 * SHARE_GOALS[target]:g} %")
         met = [f"{goal}: met in {count} of {len(its)}" for goal, count in zip(goals, counts[:2], strict=True)]
         shares = [f"{100 * mean:.3g} %" for mean in (ours, best)]
-        lines.append([_target(target), *shares, *met, f"in {counts[2]} of {len(its)}"])
-    head = ("target", "isotune, mean of courses", "best baselines", "goal for the ratio", "goal for the share")
-    return _table([*head, "a baseline is ahead"], lines)
+        lines.append([_target(target), *shares, _best_single(its), *met, f"in {counts[2]} of {len(its)}"])
+    head = ("target", "isotune, mean of courses", "best baseline of each", "best one for all", "goal for the ratio")
+    return _table([*head, "goal for the share", "a baseline is ahead"], lines)
+
+
+def _best_single(rows: Sequence[Row]) -> str:
+    """The baseline with the lowest mean over all courses: what one gets who has to choose before the race."""
+    everywhere = set.intersection(*(set(row["baseline_means"]) for row in rows))
+    means = {name: float(np.mean([row["baseline_means"][name] for row in rows])) for name in sorted(everywhere)}
+    best = min(means, key=means.__getitem__, default=None)
+    return "-" if best is None else f"{100 * means[best]:.3g} % ({best})"
 
 
 def _duels(rows: Iterable[Row]) -> str:
