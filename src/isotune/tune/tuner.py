@@ -3,7 +3,8 @@
 The belief gives the joint distribution of all losses. Of every question that could be asked (a cell at a budget) it is
 computed by how much the answer would lower the regret that is to be expected of the recommendation, E[min] before minus
 after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
-part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance.
+part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance
+and the recommended LR was run, with two seeds where there are several: one lucky run can look sure.
 """
 
 from __future__ import annotations
