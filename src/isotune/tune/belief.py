@@ -14,8 +14,10 @@ where w = u - LR_PER_MEMORY * z: with a higher WD the best LR is higher, whereve
 a quadratic in z and d with Gaussian coefficients, so everything is linear and exact. The
 gap grows with the distance from the target budget (Brownian in d): a short run says less about a long one. That WD
 matters through z alone is the prior; a rival without it, smooth in log LR and log WD, stands beside it, and what is
-observed decides between them by their marginal likelihoods. So does a third one, under which WD matters through z alone
-too, but may help by much: where runs are short n is small, and nothing that was seen speaks against it.
+observed decides between them by their marginal likelihoods. So do two more, under which WD matters through z alone,
+too. By one it may help by much: where runs are short n is small, and nothing that was seen speaks against it. By the
+other the surface is less smooth: where seeds scatter much, evidence is slow to say so, and a smooth bowl would be sure
+of LRs that hardly ran.
 
 What a seed does to a run it does to its neighbours too: runs with equal LR and n << 1 see the same data and take the
 same way, whatever their WD. So other WDs do not average it out, and it is no part of what is asked for; a second seed
@@ -29,11 +31,11 @@ is raised with its excess.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from scipy.linalg import lapack
@@ -54,6 +56,7 @@ SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 INVARIANCE_ODDS = 4.0  # that WD matters through n alone, before anything is seen
 HELP_ODDS = 2.0  # that it does so, and may help by more than it does on tables/nano
+ROUGH_ODDS, ROUGHNESS = 1.0, 3.0  # that it does so, on a surface that is so much less smooth
 # How steep the loss is against what the constants above say: a run that is short for its model, or a large batch, has a
 # deeper bowl. Each size is a rival with these odds, and evidence decides. Departures grow with its root alone: near the
 # optimum a deep bowl is not much rougher than a flat one.
@@ -61,13 +64,12 @@ SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the constants above say, with odds: nano's large batch does so by a factor of 4.6.
 SCATTERS = {0.5: 1.0, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
-USUAL_FREEDOM = 3.0  # as many seeds' worth is it that they scatter as is usual
 MIN_WEIGHT = 0.01  # rivals below are dropped
-HOPELESS = 25.0  # in log likelihood below the best at some sizes: a kernel that is so at all of these is not looked at
+HOPELESS = 25.0  # in log likelihood below the best
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 _Z = 9  # the place of z among the invariant kernel's terms; z^2 follows
-INVARIANT, HELPED, PLAIN = "invariant", "invariant, WD may help", "plain"  # the kernels' names
+INVARIANT, HELPED, ROUGH, PLAIN = "invariant", "invariant, WD may help", "invariant, rough", "plain"  # kernels' names
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
 _MORE_THAN_ANY_RESIDUAL = 1e30
 _JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
@@ -88,6 +90,7 @@ class Kernel:
     scales: np.ndarray = field(repr=False)  # lengths over which departures change
     departure: float
     gap: float
+    roughness: float = 1.0  # of its departures, against those of other kernels of its view
 
     def place(self, points: Points) -> Placed:
         """The points as this kernel sees them, computed once."""
@@ -113,7 +116,8 @@ class Kernel:
         of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + SEED_NOISE**2)
         trend = ((placed.terms * self.deviations(size)) ** 2).sum(axis=1)
         departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budgets, 0.0)
-        return np.asarray(trend + size * departures[placed.which] + scatter**2 * of_seeds)
+        departures *= size * self.roughness**2
+        return np.asarray(trend + departures[placed.which] + scatter**2 * of_seeds)
 
     def deviations(self, size: float) -> np.ndarray:
         return np.asarray(self.deviation * size**self.powers)
@@ -139,7 +143,8 @@ class Parts:
 
     def without_seeds(self, kernel: Kernel, size: float) -> np.ndarray:
         squares = kernel.deviations(size) ** 2
-        return np.asarray((self.first_terms * squares) @ self.second_terms.T + size * self.departures)
+        departures = size * kernel.roughness**2 * self.departures
+        return np.asarray((self.first_terms * squares) @ self.second_terms.T + departures)
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,7 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
             (0.004, 0.006, 0.5),  # z
             (0.007, 0.003, 0.5),  # z^2
             (0.0, 0.003, 1.0),  # z w
-            (0.0, 0.003, 1.0),  # z d
+            (0.0, 0.008, 1.0),  # z d: that WD helps short runs, or long ones
         ]
     )
     return Kernel(INVARIANT, "n", coordinates, terms, *_columns(prior), np.array([1.5, 1.2, 1.5]), DEPARTURE, GAP)
@@ -244,6 +249,11 @@ def helped_kernel(invariant: Kernel) -> Kernel:
     mean[_Z], deviation[_Z] = -0.01, 0.03
     mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.005
     return replace(invariant, name=HELPED, mean=mean, deviation=deviation)
+
+
+def rough_kernel(invariant: Kernel) -> Kernel:
+    """The same, but for its departures: the bowl may be much steeper on one side, or bend where none does."""
+    return replace(invariant, name=ROUGH, roughness=ROUGHNESS)
 
 
 def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
@@ -405,6 +415,10 @@ class _Solved:
                 return _Solved(root[:n, :n], root[n, :n])
         raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
 
+    def log_likelihood(self) -> float:
+        """Up to a constant."""
+        return -float(self.residual @ self.residual) / 2 - float(np.log(self.root.diagonal()).sum())
+
     def for_lapack(self) -> _Solved:
         """The same in one piece, which LAPACK would make of it with every call."""
         return _Solved(np.asfortranarray(self.root), self.residual)
@@ -421,21 +435,13 @@ def believe(
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = _fewer(observations)
     prepared = _Prepared.of(kernels, observed)
+    trials = _Trials(kernels, sizes, scatters, observed, prepared)
     if len(observed) >= MIN_FOR_LUCK:
-        tried, logs = _try(kernels, observed, prepared, _some(sizes), _some(scatters))
-        luck = _belief(tried, logs, observed, prepared).luck()
+        luck = _belief(trials.first(), observed, prepared).luck()
         if luck.any():
             observed = replace(observed, noise=np.hypot(observed.noise, luck))
-        else:
-            least = logs.max() - HOPELESS
-            possible = {rival.kernel for (rival, _), log in zip(tried, logs, strict=True) if log > least}
-            kernels = {kernel: odds for kernel, odds in kernels.items() if kernel in possible}
-    return _belief(*_try(kernels, observed, prepared, sizes, scatters), observed, prepared)
-
-
-def _some(odds: Mapping[float, float]) -> dict[float, float]:
-    """Every second one, which is enough to see what is luck."""
-    return dict(list(odds.items())[1::2]) or dict(odds)
+            trials = _Trials(kernels, sizes, scatters, observed, prepared)
+    return _belief(trials.worthwhile(), observed, prepared)
 
 
 @dataclass(frozen=True)
@@ -455,43 +461,106 @@ class _Prepared:
         return _Prepared(placed, parts, seeds)
 
 
-def _try(
-    kernels: Mapping[Kernel, float],
-    observed: Observations,
-    prepared: _Prepared,
-    sizes: Mapping[float, float],
-    scatters: Mapping[float, float],
-) -> tuple[list[tuple[Rival, _Solved]], np.ndarray]:
-    """Every rival with its odds for a weight, and the logarithm of what it would weigh by the observations."""
-    own = np.diag(observed.noise**2 + 1e-12)
-    noise = {
-        scatter: _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
-    }
-    tried: list[tuple[Rival, _Solved]] = []
-    for kernel, odds in kernels.items():
-        its, shared = prepared.placed[kernel.view], prepared.parts[kernel.view]
-        for size, size_odds in sizes.items():
-            residual = observed.values - kernel.expected(its, size)
-            noiseless = _bordered(shared.without_seeds(kernel, size), residual, 0.0)
-            for scatter, scatter_odds in scatters.items():
-                solved = _Solved.of(noiseless, noise[scatter])
-                tried.append((Rival(kernel, size, scatter, odds * size_odds * scatter_odds), solved))
-    logs = np.log([rival.weight for rival, _ in tried]) + _log_likelihoods([solved for _, solved in tried])
-    if observed.repeats is not None:
-        logs = logs + [observed.repeats.log_likelihood(rival.scatter) for rival, _ in tried]
-    return tried, logs
+_Place = tuple[int, int, int]  # of a kernel, a size and a scatter among those that are considered
 
 
-def _belief(
-    tried: Sequence[tuple[Rival, _Solved]], logs: np.ndarray, observed: Observations, prepared: _Prepared
-) -> Belief:
+@dataclass(frozen=True)
+class _Tried:
+    """A rival with its odds for a weight, and the logarithm of what it would weigh by the observations."""
+
+    rival: Rival
+    solved: _Solved
+    log: float
+
+
+class _Trials:
+    """The rivals, each tried when it is asked for, since that takes most of the time."""
+
+    def __init__(
+        self,
+        kernels: Mapping[Kernel, float],
+        sizes: Mapping[float, float],
+        scatters: Mapping[float, float],
+        observed: Observations,
+        prepared: _Prepared,
+    ):
+        self._kernels, self._sizes, self._scatters = (list(odds.items()) for odds in (kernels, sizes, scatters))
+        self._observed = observed
+        self._prepared = prepared
+        own = np.diag(observed.noise**2 + 1e-12)
+        self._noise = [
+            _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
+        ]
+        self._noiseless: dict[tuple[int, int], np.ndarray] = {}
+        self._tried: dict[_Place, _Tried] = {}
+
+    def first(self) -> list[_Tried]:
+        """Every second size and scatter, which is enough to see what is luck."""
+        places = product(range(len(self._kernels)), _every_second(len(self._sizes)), _every_second(len(self._scatters)))
+        return self._try(places)
+
+    def worthwhile(self) -> list[_Tried]:
+        """Those that may have a chance: all kernels but those that are hopeless from the first; of each the sizes and
+        scatters beside one that is not hopeless among its own."""
+        first = self.first()
+        least = max(tried.log for tried in first) - HOPELESS
+        worth: dict[_Place, _Tried] = {}
+        for kernel in {tried.rival.kernel: None for tried in first if tried.log > least}:
+            worth |= self._climb(kernel)
+        return [worth[place] for place in sorted(worth)]
+
+    def _climb(self, kernel: Kernel) -> dict[_Place, _Tried]:
+        while True:
+            its = {place: tried for place, tried in self._tried.items() if tried.rival.kernel is kernel}
+            least = max(tried.log for tried in its.values()) - HOPELESS
+            beside = {place for at, tried in its.items() if tried.log > least for place in self._beside(at)}
+            if beside <= its.keys():
+                return its
+            self._try(beside)
+
+    def _beside(self, place: _Place) -> Iterator[_Place]:
+        kernel, size, scatter = place
+        for other in (size - 1, size + 1):
+            if 0 <= other < len(self._sizes):
+                yield kernel, other, scatter
+        for other in (scatter - 1, scatter + 1):
+            if 0 <= other < len(self._scatters):
+                yield kernel, size, other
+
+    def _try(self, places: Iterable[_Place]) -> list[_Tried]:
+        asked = sorted(places)
+        self._tried |= {place: self._of(place) for place in asked if place not in self._tried}
+        return [self._tried[place] for place in asked]
+
+    def _of(self, place: _Place) -> _Tried:
+        (kernel, odds), (size, size_odds), (scatter, scatter_odds) = (
+            options[at] for options, at in zip((self._kernels, self._sizes, self._scatters), place, strict=True)
+        )
+        if place[:2] not in self._noiseless:
+            residual = self._observed.values - kernel.expected(self._prepared.placed[kernel.view], size)
+            covariance = self._prepared.parts[kernel.view].without_seeds(kernel, size)
+            self._noiseless[place[:2]] = _bordered(covariance, residual, 0.0)
+        solved = _Solved.of(self._noiseless[place[:2]], self._noise[place[2]])
+        rival = Rival(kernel, size, scatter, odds * size_odds * scatter_odds)
+        log = math.log(rival.weight) + solved.log_likelihood()
+        if self._observed.repeats is not None:
+            log += self._observed.repeats.log_likelihood(scatter)
+        return _Tried(rival, solved, log)
+
+
+def _every_second(count: int) -> range:
+    return range(1, count, 2) if count > 1 else range(count)
+
+
+def _belief(tried: Sequence[_Tried], observed: Observations, prepared: _Prepared) -> Belief:
     """The rivals that have a chance, with their probabilities."""
+    logs = np.array([one.log for one in tried])
     weights = np.exp(logs - logs.max())
     weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     weights /= weights.sum()
-    kept = [(*one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
-    rivals = tuple(replace(rival, weight=weight) for rival, _, weight in kept)
-    return Belief(rivals, observed, prepared.placed, tuple(solved.for_lapack() for _, solved, _ in kept))
+    kept = [(one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
+    rivals = tuple(replace(one.rival, weight=weight) for one, weight in kept)
+    return Belief(rivals, observed, prepared.placed, tuple(one.solved.for_lapack() for one, _ in kept))
 
 
 def _bordered(symmetric: np.ndarray, border: np.ndarray | float, corner: float) -> np.ndarray:
@@ -503,18 +572,13 @@ def _bordered(symmetric: np.ndarray, border: np.ndarray | float, corner: float) 
     return result
 
 
-def _log_likelihoods(solved: list[_Solved]) -> np.ndarray:
-    residuals = np.array([one.residual for one in solved])
-    diagonals = np.array([one.root.diagonal() for one in solved])
-    return np.asarray((residuals**2).sum(axis=1) / -2 - np.log(diagonals).sum(axis=1))
-
-
 def _root(covariance: np.ndarray) -> np.ndarray:
     """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
     for share in _JITTERS:
-        with contextlib.suppress(np.linalg.LinAlgError):
-            jitter = 1e-10 * np.eye(len(covariance)) + (_jitter(covariance, share) if share else 0.0)
-            return np.linalg.cholesky(covariance + jitter)
+        jitter = 1e-10 * np.eye(len(covariance)) + (_jitter(covariance, share) if share else 0.0)
+        root, failed = lapack.dpotrf(covariance + jitter, lower=1, clean=1)
+        if not failed:
+            return np.asarray(root)
     raise np.linalg.LinAlgError("the covariance of the losses is not positive definite")
 
 
@@ -528,22 +592,17 @@ def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:
-    """Observations whose noise is raised where their cell is far above the best of its budget, and where seeds scatter.
+    """Observations whose noise is raised where their cell is far above the best of its budget.
 
     It is a cell's mean that is held against the best: of several seeds the lucky one would else be believed, and the
     others not.
     """
     noise = np.broadcast_to(np.asarray(noise, dtype=float), values.shape)
+    means = values
     if len(points) and np.any(points[:, 4] != points[0, 4]):
-        _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
-        cell = cell.ravel()
-        freedom = np.bincount(cell) - 1
-        means = np.bincount(cell, weights=values) / (freedom + 1)
-        squares = np.bincount(cell, weights=(values - means[cell]) ** 2)
-        if freedom.any():
-            noise = np.hypot(noise, _chaos(points[:, 0], points[first, 0].round(5), squares, freedom))
-        return Observations(points, values, raised_noise(points, means[cell], noise))
-    return Observations(points, values, raised_noise(points, values, noise))
+        cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_inverse=True)[1].ravel()
+        means = (np.bincount(cell, weights=values) / np.bincount(cell))[cell]
+    return Observations(points, values, raised_noise(points, means, noise))
 
 
 def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
@@ -553,21 +612,6 @@ def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray
         here = np.abs(points[:, 3] - d) < 1e-5
         excess[here] = expected[here] - expected[here].min()
     return np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM))
-
-
-def _chaos(log2_lr: np.ndarray, cells_log2_lr: np.ndarray, squares: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """What runs with these LRs have by themselves: by how much more seeds scatter there, or at a lower LR, than at the
-    LR where they do so least. What they do everywhere is a matter of the rivals."""
-    rates = np.unique(cells_log2_lr[freedom > 0])
-    usual = NOISE**2 + SEED_NOISE**2
-    variances = []
-    for rate in rates:
-        here = cells_log2_lr == rate
-        pooled = squares[here].sum() + USUAL_FREEDOM * usual
-        variances.append(pooled / (freedom[here].sum() + USUAL_FREEDOM))
-    grown = np.maximum.accumulate(np.array(variances)) - min(variances)
-    place = np.searchsorted(rates, log2_lr + 1e-4)  # rates up to here are no higher
-    return np.sqrt(np.concatenate([[0.0], grown])[place])
 
 
 def _fewer(observations: Observations) -> Observations:

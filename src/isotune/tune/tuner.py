@@ -25,6 +25,8 @@ from isotune.tune.belief import (
     INVARIANT,
     NEW,
     NOISE,
+    ROUGH,
+    ROUGH_ODDS,
     Belief,
     Kernel,
     Observations,
@@ -34,6 +36,7 @@ from isotune.tune.belief import (
     invariant_kernel,
     plain_kernel,
     raised_noise,
+    rough_kernel,
     with_noise,
 )
 from isotune.tune.questions import Answer, Goal, Prices, Question, log2_cells
@@ -158,7 +161,7 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
         max(_quantile(regrets, goal.level), float(regrets.mean())),  # rare large ones may have a mean above it
         goal.level,
         tuple((lr, wd) for lr, wd in goal.space.settings_at(cells[others]).tolist()),
-        math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED),
+        math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED, ROUGH),
     )
 
 
@@ -256,7 +259,12 @@ def kernels_of(goal: Goal) -> dict[Kernel, float]:
     if goal.tokens_per_step is None:
         return {plain: 1.0}
     invariant = invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25))
-    return {invariant: INVARIANCE_ODDS, helped_kernel(invariant): HELP_ODDS, plain: 1.0}
+    return {
+        invariant: INVARIANCE_ODDS,
+        helped_kernel(invariant): HELP_ODDS,
+        rough_kernel(invariant): ROUGH_ODDS,
+        plain: 1.0,
+    }
 
 
 def _log2_cells(questions: Sequence[Question]) -> np.ndarray:
