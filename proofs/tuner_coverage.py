@@ -34,16 +34,9 @@ import numpy as np
 from proof import commit, machine
 
 from isotune.tune import Answer, Goal, Question, Space, suggest
-from isotune.tune.belief import (
-    NOISE,
-    SCATTERS,
-    SEED_NOISE,
-    SEED_OCTAVES,
-    SEED_SCALES,
-    SIZES,
-    Observations,
-    believe,
-)
+from isotune.tune.belief import SCATTERS, SIZES, believe
+from isotune.tune.kernels import SEED_NOISE, SEED_OCTAVES, SEED_SCALES
+from isotune.tune.observations import NOISE, Observations
 from isotune.tune.tuner import kernels_of
 
 FOLDER = Path(__file__).parent

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from isotune.tune.belief import (
-    MAX_OBSERVATIONS,
-    NOISE,
+from isotune.tune.belief import MIN_WEIGHT, SCATTERS, SIZES, believe
+from isotune.tune.kernels import (
+    HELPED,
+    INVARIANT,
+    ROUGH,
     SEED_NOISE,
-    Observations,
-    Rival,
-    believe,
     helped_kernel,
     invariant_kernel,
     plain_kernel,
+    rough_kernel,
     seed_covariance,
-    with_noise,
 )
+from isotune.tune.observations import MAX_OBSERVATIONS, NOISE, Observations, with_noise
 
 RNG = np.random.default_rng(0)
 
@@ -32,16 +32,15 @@ def points(count, steps=13.4, low=-12.0, high=-7.0):
     )
 
 
-KERNELS = [invariant_kernel(-9.5, 2.0), plain_kernel(-9.5, -4.0), helped_kernel(invariant_kernel(-9.5, 2.0))]
-
-
+KERNELS = [invariant_kernel(-9.5, 2.0), plain_kernel(-9.5, -4.0)]
+KERNELS += [helped_kernel(KERNELS[0]), rough_kernel(KERNELS[0])]
 BOTH = {KERNELS[0]: 4.0, KERNELS[1]: 1.0}
-ALL = {KERNELS[0]: 4.0, helped_kernel(KERNELS[0]): 1.0, KERNELS[1]: 1.0}  # as the tuner has them
+ALL = dict(zip(KERNELS, (4.0, 1.0, 2.0, 1.0), strict=True))  # as the tuner has them
 
 
 def covariance(kernel, a, b, size=1.0, scatter=1.0):
     parts = kernel.parts(kernel.place(a), kernel.place(b), seed_covariance(a, b))
-    return parts.covariance(Rival(kernel, size, scatter, weight=1.0))
+    return parts.covariance(kernel, size, scatter)
 
 
 @pytest.mark.parametrize(("size", "scatter"), [(1.0, 1.0), (4.0, 2.5)])
@@ -88,7 +87,7 @@ def test_a_covariance_has_no_negative_eigenvalue(kernel):
     assert np.linalg.eigvalsh(covariance(kernel, where, where)).min() > -1e-9
 
 
-@pytest.mark.parametrize("kernels", [BOTH, ALL], ids=["two", "three"])
+@pytest.mark.parametrize("kernels", [BOTH, ALL], ids=["two", "all"])
 def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     seen, asked = points(6), points(4)
     observed = Observations(seen, RNG.normal(0.4, 0.02, 6), np.full(6, 0.003))
@@ -100,6 +99,43 @@ def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     draws = mixed.draws(slice(None), 200_000, np.random.default_rng(1))
     assert draws.mean(axis=0) == pytest.approx(mixed.mean, abs=3e-3)
     assert np.cov(draws.T) == pytest.approx(mixed.covariance(slice(None), slice(None)), rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [3, 12, 40])
+@pytest.mark.parametrize("deviation", [0.002, 0.05])
+def test_rivals_that_are_not_tried_would_have_weighed_nothing(count, deviation):
+    """Against all rivals, each believed alone: their weights are odds times evidence."""
+    rng = np.random.default_rng(count)
+    seen = points(count)
+    values = 0.4 + 0.01 * (seen[:, 0] + 9.5) ** 2 - 0.07 * seen[:, 3] + rng.normal(0, deviation, count)
+    belief = believe(ALL, Observations(seen, values, np.full(count, NOISE)))
+    noise = belief.observations.noise
+    logs = {}
+    for kernel, odds in ALL.items():
+        for size, size_odds in SIZES.items():
+            for scatter, scatter_odds in SCATTERS.items():
+                total = covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2)
+                off = values - kernel.expected(kernel.place(seen), size)
+                evidence = -(np.linalg.slogdet(total)[1] + off @ np.linalg.solve(total, off)) / 2
+                logs[kernel.name, size, scatter] = evidence + np.log(odds * size_odds * scatter_odds)
+    weights = np.exp(np.array(list(logs.values())) - max(logs.values()))
+    expected = dict(zip(logs, weights / weights.sum(), strict=True))
+    found = {(one.kernel.name, one.size, one.scatter): one.weight for one in belief.rivals}
+    assert all(expected[key] < 1.1 * MIN_WEIGHT for key in expected.keys() - found.keys())
+    kept = sum(expected[key] for key in found)
+    assert found == pytest.approx({key: expected[key] / kept for key in found}, rel=1e-3)
+
+
+@pytest.mark.parametrize("steep", [False, True], ids=["round", "walled"])
+def test_a_bowl_with_a_wall_on_one_side_is_told_from_a_round_one(steep):
+    """WD matters through n alone, so that the plain rival is no way out."""
+    lr, wd = (axis.ravel() for axis in np.meshgrid(np.arange(-12.0, -6.5, 0.5), [-8.0, -4.0, -1.0, 0.0]))
+    seen = np.column_stack([lr, wd, np.full(len(lr), 13.4), np.zeros(len(lr)), np.full(len(lr), np.nan)])
+    bowl = np.where(lr < -9.5, 0.1 * (-9.5 - lr), 0.005 * (lr + 9.5)) if steep else 0.009 * (lr + 9.5) ** 2
+    z = np.log2(1 + np.exp2(lr + wd + 13.4))
+    values = 0.4 + bowl + 0.007 * z**2 + np.random.default_rng(0).normal(0, NOISE, len(lr))
+    at = believe(ALL, with_noise(seen, values)).at(seen[:1])
+    assert at.probability(INVARIANT, HELPED) > 0.9 if not steep else at.probability(ROUGH) > 0.9
 
 
 def test_weight_decay_cannot_matter_where_memory_has_not_turned_over():
@@ -160,7 +196,7 @@ def test_of_very_many_runs_the_means_of_cells_say_what_the_runs_say(scatter, mon
     drawn = np.linalg.cholesky(noise) @ np.random.default_rng(1).standard_normal(len(runs))
     observed = with_noise(runs, 0.009 * (runs[:, 0] + 9.4) ** 2 + drawn)
     merged, merged_scatter = believe(ALL, observed, scatters={scatter: 1.0}), believe(ALL, observed)
-    monkeypatch.setattr("isotune.tune.belief.MAX_OBSERVATIONS", 1000)
+    monkeypatch.setattr("isotune.tune.observations.MAX_OBSERVATIONS", 1000)
     exact, exact_scatter = believe(ALL, observed, scatters={scatter: 1.0}), believe(ALL, observed)
     assert len(merged.observations) == len(cells) and len(exact.observations) == len(runs)
     assert np.allclose(merged.at(cells).mean, exact.at(cells).mean, rtol=0, atol=1e-6)

@@ -9,7 +9,7 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
 
 from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
-from isotune.tune.belief import MAX_OBSERVATIONS, NOISE
+from isotune.tune.observations import MAX_OBSERVATIONS, NOISE
 from isotune.tune.tuner import believe_answers, expected_gains
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
@@ -250,6 +250,17 @@ def test_where_weight_decay_helps_it_is_found_though_short_runs_do_not_show_it(g
     best = suggestion.recommendation
     assert suggestion.is_done
     assert regret(helped, GOAL, best) <= max(best.regret_bound, 0.25 * gain)
+
+
+def test_weight_decay_that_helps_short_runs_alone_is_not_taken_over_to_long_ones():
+    """At d octaves below the budget WD gains with n, the more the shorter the run; at the budget it costs."""
+
+    def early(lr, wd, tokens):
+        u, z, d = math.log2(lr) + 10, math.log2(1 + lr * wd * tokens / TOKENS_PER_STEP), math.log2(tokens / TOKENS)
+        return 3 * math.exp(0.01 * u * u + (0.01 + 0.015 * d) * z - 0.07 * d)
+
+    best = play(early)[1][-1].recommendation
+    assert regret(early, GOAL, best) <= 0.0025
 
 
 def test_a_lucky_run_where_seeds_scatter_is_not_believed():

@@ -18,27 +18,19 @@ from scipy import special
 
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
-from isotune.tune.belief import (
-    HELP_ODDS,
+from isotune.tune.belief import HELP_ODDS, INVARIANCE_ODDS, ROUGH_ODDS, Belief, Posterior, believe
+from isotune.tune.kernels import (
     HELPED,
-    INVARIANCE_ODDS,
     INVARIANT,
     NEW,
-    NOISE,
     ROUGH,
-    ROUGH_ODDS,
-    Belief,
     Kernel,
-    Observations,
-    Posterior,
-    believe,
     helped_kernel,
     invariant_kernel,
     plain_kernel,
-    raised_noise,
     rough_kernel,
-    with_noise,
 )
+from isotune.tune.observations import NOISE, Observations, raised_noise, with_noise
 from isotune.tune.questions import Answer, Goal, Prices, Question, log2_cells
 
 MAX_CONSIDERED = 400  # cells

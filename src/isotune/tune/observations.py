@@ -1,0 +1,146 @@
+"""What was observed: losses at points, each with its noise, and no more of them than can be used.
+
+The model is local: far above the best of its budget a loss says that it is bad, not how the bowl bends, so its noise
+is raised with its excess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Points, seed_covariance, shared_covariance
+
+NOISE = 0.0015  # of a loss, by itself
+EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
+MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What is left of the seeds of cells that were taken together: which they were, and how much they scattered."""
+
+    seeds: np.ndarray
+    shares: np.ndarray  # [observations x seeds], of each observation's mean
+    squares: np.ndarray  # of each cell, of what its seeds were off their mean
+    freedom: np.ndarray  # how many of these count: at one LR, cells of the same seeds say the same
+    variance: np.ndarray  # what its runs have by themselves
+
+    def shares_at(self, points: Points) -> np.ndarray:
+        """[points x seeds]: 1 where a point has that seed."""
+        return np.asarray(points[:, 4, None] == self.seeds, dtype=float)
+
+    def log_likelihood(self, scatter: float) -> float:
+        """Of what they scattered by, for seeds that scatter by so much."""
+        variance = scatter**2 * (SEED_NOISE**2 + SEED_LEVEL**2) + self.variance
+        return -float((self.freedom * np.log(variance) + self.squares / variance).sum()) / 2
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Log losses at points, each with the standard deviation of its noise; or means over seeds of such ones."""
+
+    points: Points
+    values: np.ndarray
+    noise: np.ndarray
+    repeats: Repeats | None = None  # where these are means; the points then have no seeds
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def some(self, chosen: np.ndarray) -> Observations:
+        repeats = self.repeats and replace(self.repeats, shares=self.repeats.shares[chosen])
+        return Observations(self.points[chosen], self.values[chosen], self.noise[chosen], repeats)
+
+    def seed_covariance_with(self, points: Points | None = None) -> np.ndarray | float:
+        """[observations x points] of what seeds do; without points, of the observations themselves."""
+        others = self.points if points is None else points
+        if self.repeats is None:
+            return seed_covariance(self.points, others)
+        shares = self.repeats.shares
+        return shared_covariance(
+            self.points, others, shares @ (shares if points is None else self.repeats.shares_at(points)).T
+        )
+
+
+NOTHING = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
+
+
+def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:
+    """Observations whose noise is raised where their cell is far above the best of its budget.
+
+    It is a cell's mean that is held against the best: of several seeds the lucky one would else be believed, and the
+    others not.
+    """
+    noise = np.broadcast_to(np.asarray(noise, dtype=float), values.shape)
+    means = values
+    if len(points) and np.any(points[:, 4] != points[0, 4]):
+        cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_inverse=True)[1].ravel()
+        means = (np.bincount(cell, weights=values) / np.bincount(cell))[cell]
+    return Observations(points, values, raised_noise(points, means, noise))
+
+
+def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
+    """The noise of observations at points of which this is expected: what is bad says little."""
+    excess = np.zeros(len(points))
+    for d in np.unique(points[:, 3].round(6)) if len(points) else ():
+        here = np.abs(points[:, 3] - d) < 1e-5
+        excess[here] = expected[here] - expected[here].min()
+    return np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM))
+
+
+def fewer(observations: Observations) -> Observations:
+    """No more observations than can be used: of very many, whatever their order, the means of cells over their seeds;
+    of these those with the least noise, and of equal ones those where a bowl through all of them is lowest."""
+    if len(observations) <= MAX_OBSERVATIONS:
+        return observations
+    merged = _means_of_cells(observations)
+    if len(merged) <= MAX_OBSERVATIONS:
+        return merged
+    order = np.lexsort((*merged.points.T, merged.values, _height(merged), merged.noise.round(6)))
+    return merged.some(order[:MAX_OBSERVATIONS])
+
+
+def _means_of_cells(observations: Observations) -> Observations:
+    """Runs of one cell and budget as one, which has a share of each of their seeds."""
+    points, values, noise = observations.points, observations.values, observations.noise
+    if np.all(points[:, 4] == points[0, 4]):
+        return observations
+    _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
+    cell = cell.ravel()
+    seeds, seed = np.unique(points[:, 4], return_inverse=True)
+    weights = noise**-2.0
+    total = np.bincount(cell, weights=weights)
+    means = np.bincount(cell, weights=weights * values) / total
+    shares = np.zeros((len(first), len(seeds)))
+    np.add.at(shares, (cell, seed.ravel()), np.where(np.isnan(points[:, 4]), 0.0, weights / total[cell]))
+    merged = points[first].copy()
+    merged[:, 4] = np.nan
+    repeats = Repeats(seeds, shares, *_scatter(points, values, noise, cell))
+    return Observations(merged, means, np.sqrt(1 / total), repeats)
+
+
+def _scatter(
+    points: Points, values: np.ndarray, noise: np.ndarray, cell: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(squares, freedom, variance) of the seeds of each cell about their mean. Cells of one LR, budget and seed share
+    its luck: together they count as one."""
+    number = np.bincount(cell)
+    off = values - (np.bincount(cell, weights=values) / number)[cell]
+    alike = np.unique(points[:, (3, 0, 4)].round(5), axis=0)
+    share = (len(alike) - len(np.unique(alike[:, :2], axis=0))) / max(1, len(values) - len(number))
+    squares = np.bincount(cell, weights=off**2)
+    return share * squares, share * (number - 1), np.bincount(cell, weights=noise**2) / number
+
+
+def _height(observations: Observations) -> np.ndarray:
+    """How far each lies above the lowest of its budget on the quadratic surface that fits all best."""
+    lr, wd, _, d, _ = (observations.points - observations.points.mean(axis=0)).T
+    surface = np.column_stack([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
+    weighed = surface * (observations.noise**-2.0)[:, None]
+    fitted = surface @ np.linalg.lstsq(weighed.T @ surface, weighed.T @ observations.values, rcond=None)[0]
+    budgets, which = np.unique(observations.points[:, 3].round(6), return_inverse=True)
+    lowest = np.full(len(budgets), np.inf)
+    np.minimum.at(lowest, which.ravel(), fitted)
+    return np.asarray(fitted - lowest[which.ravel()])
