@@ -284,6 +284,7 @@ def test_one_lucky_run_is_repeated_before_the_end():
     assert best.regret <= goal.tolerance and (best.learning_rate, best.weight_decay) == (2.0**-7, 2.0**-8)
     assert not suggestion.is_done and not suggestion.is_confirmed
     (asked,) = suggestion.questions
+    assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss)], count=2).questions == (asked,), "alone"
     assert (asked.learning_rate, asked.weight_decay, asked.tokens) == (2.0**-7, 2.0**-8, goal.rungs[0]) and asked.seed
     assert suggest(replace(goal, seeds=(0,)), [*answers, Answer(lucky, 0.9 * answers[0].loss)]).is_done
 

@@ -86,7 +86,7 @@ def suggest(
     leave_out: Sequence[Question] = (),
     random_seed: int = 0,
 ) -> Suggestion:
-    """The next questions (a round of `count`), by what is known; the same answer whenever it is asked again.
+    """The next questions (a round of `count`, or fewer), by what is known; the same answer whenever it is asked again.
 
     `pending` questions were asked and are not answered yet: they count as if they came out as expected. Those in
     `leave_out` are not asked.
@@ -98,33 +98,40 @@ def suggest(
     belief = believe(kernels_of(goal), observed)
     cells = _promising(goal, belief, _recommendable(goal, answers))
     candidates = _Candidates.of(goal, cells, belief, answers, (*pending, *leave_out), prices)
-    chosen: list[int] = []
-    recommendation: Recommendation | None = None
-    confirming: int | None = None
-    places = np.vstack([candidates.targets, candidates.points])
-    for number in range(count):
-        belief = believe(kernels_of(goal), observed) if number else belief
-        posterior = belief.at(places)
-        if recommendation is None:
-            recommendation = recommend(goal, cells, posterior, random_seed)
-            confirming = candidates.confirming(goal, recommendation, answers)
-        best = candidates.next(posterior, answers, chosen, len(observed))
-        if not number and confirming is not None and answers and recommendation.regret <= goal.tolerance:
-            best = confirming
-        if best is None:
-            break
-        chosen.append(best)
-        if number + 1 < count:
-            observed = _with_pending(goal, observed, [candidates.question(best)])
-    assert recommendation is not None
+    posterior = belief.at(candidates.places)
+    recommendation = recommend(goal, cells, posterior, random_seed)
+    confirming = candidates.confirming(goal, recommendation, answers)
+    is_sure = recommendation.regret <= goal.tolerance
+    if is_sure and answers and confirming is not None:
+        chosen = [confirming]  # by itself, since its answer may end the tuning
+    else:
+        chosen = _round(goal, candidates, posterior, observed, answers, count)
     questions = tuple(candidates.question(index) for index in chosen)
     costs = [float(candidates.prices[index]) for index in chosen]
     reasons = tuple(
         _why(question, goal, answers, recommendation, cost) for question, cost in zip(questions, costs, strict=True)
     )
     is_confirmed = confirming is None
-    is_done = recommendation.regret <= goal.tolerance and is_confirmed
-    return Suggestion(questions, reasons, recommendation, is_done, is_confirmed)
+    return Suggestion(questions, reasons, recommendation, is_sure and is_confirmed, is_confirmed)
+
+
+def _round(
+    goal: Goal,
+    candidates: _Candidates,
+    posterior: Posterior,
+    observed: Observations,
+    answers: Sequence[Answer],
+    count: int,
+) -> list[int]:
+    """The places of so many questions, or of those that are left; each as if those before came out as expected."""
+    chosen: list[int] = []
+    while (best := candidates.next(posterior, answers, chosen, len(observed))) is not None:
+        chosen.append(best)
+        if len(chosen) == count:
+            break
+        observed = _with_pending(goal, observed, [candidates.question(best)])
+        posterior = believe(kernels_of(goal), observed).at(candidates.places)
+    return chosen
 
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
@@ -318,6 +325,11 @@ class _Candidates:
         targets = goal.points(recommendable, goal.tokens)
         costs = np.maximum(1.0, np.array(listed, dtype=float))
         return _Candidates(settings, tokens, seeds, points, costs, targets)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The targets, then the questions."""
+        return np.vstack([self.targets, self.points])
 
     def question(self, index: int) -> Question:
         return _questions(*(column[index : index + 1] for column in (self.settings, self.tokens, self.seeds)))[0]
