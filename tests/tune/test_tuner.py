@@ -252,15 +252,16 @@ def test_where_weight_decay_helps_it_is_found_though_short_runs_do_not_show_it(g
     assert regret(helped, GOAL, best) <= max(best.regret_bound, 0.25 * gain)
 
 
-def test_weight_decay_that_helps_short_runs_alone_is_not_taken_over_to_long_ones():
-    """At d octaves below the budget WD gains with n, the more the shorter the run; at the budget it costs."""
+@pytest.mark.parametrize(("cost", "gain"), [(0.01, 0.02), (0.005, 0.015), (0.005, 0.02)])
+def test_weight_decay_that_helps_short_runs_alone_is_not_taken_over_to_long_ones(cost, gain):
+    """At the budget WD costs with n; per octave below it helps by so much more."""
 
     def early(lr, wd, tokens):
         u, z, d = math.log2(lr) + 10, math.log2(1 + lr * wd * tokens / TOKENS_PER_STEP), math.log2(tokens / TOKENS)
-        return 3 * math.exp(0.01 * u * u + (0.01 + 0.015 * d) * z - 0.07 * d)
+        return 3 * math.exp(0.01 * u * u + (cost + gain * d) * z - 0.07 * d)
 
     best = play(early)[1][-1].recommendation
-    assert regret(early, GOAL, best) <= 0.0025
+    assert regret(early, GOAL, best) <= min(0.005, best.regret_bound)
 
 
 def test_a_lucky_run_where_seeds_scatter_is_not_believed():
@@ -285,7 +286,10 @@ def test_one_lucky_run_is_repeated_before_the_end():
     assert not suggestion.is_done and not suggestion.is_confirmed
     (asked,) = suggestion.questions
     assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss)], count=2).questions == (asked,), "alone"
-    assert (asked.learning_rate, asked.weight_decay, asked.tokens) == (2.0**-7, 2.0**-8, goal.rungs[0]) and asked.seed
+    assert (asked.learning_rate, asked.weight_decay, asked.tokens) == (2.0**-7, 2.0**-8, TOKENS), (
+        "as long as the lucky one"
+    )
+    assert asked.seed
     assert suggest(replace(goal, seeds=(0,)), [*answers, Answer(lucky, 0.9 * answers[0].loss)]).is_done
 
 
@@ -364,7 +368,7 @@ def test_where_runs_scatter_good_settings_are_repeated_with_other_seeds():
 def test_a_quiet_surface_is_hardly_repeated():
     answers, suggestions = play(nano_like, replace(GOAL, seeds=(3, 4, 5)))
     seeds = [answer.question.seed for answer in answers]
-    assert suggestions[-1].is_done and seeds[0] == 3 and seeds.count(3) >= 0.7 * len(seeds)
+    assert suggestions[-1].is_done and seeds[0] == 3 and seeds.count(3) >= 0.6 * len(seeds)
 
 
 def answer_settings(answer):

@@ -31,7 +31,7 @@ ROUGH_ODDS = 1.0  # that it does so, on a surface that is less smooth
 # near the optimum a deep bowl is not much rougher than a flat one.
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the kernels' constants say, with odds: nano's large batch does so by a factor of 4.6.
-SCATTERS = {0.5: 1.0, 1.5: 2.0, 4.5: 1.0}
+SCATTERS = {0.5: 0.3, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
 MIN_WEIGHT = 0.01  # rivals below are dropped
 HOPELESS = 25.0  # in log likelihood below the best

@@ -345,18 +345,21 @@ class _Candidates:
         return self.best(posterior, chosen)
 
     def confirming(self, goal: Goal, recommendation: Recommendation, answers: Sequence[Answer]) -> int | None:
-        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: it was run
-        with two seeds, or with all that there are. One lucky run, or an LR that nobody tried, can look sure."""
+        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: two seeds, or
+        all that there are, were run with it, as long as any was. One lucky run, or an LR that nobody tried, can look
+        sure."""
         rate = recommendation.learning_rate
-        tried = {
-            answer.question.seed
+        runs = {
+            (answer.question.tokens, answer.question.seed)
             for answer in answers
             if answer.status != "read" and math.isclose(answer.question.learning_rate, rate)
         }
+        longest = max((tokens for tokens, _ in runs), default=0)
+        tried = [seed for tokens, seed in runs if tokens == longest]
         if len(tried) >= min(2, len(goal.seeds)):
             return None
         is_same = np.isclose(self.settings, (rate, recommendation.weight_decay), rtol=1e-9, atol=0).all(axis=1)
-        places = np.flatnonzero(is_same & ~np.isin(self.seeds, list(tried)))
+        places = np.flatnonzero(is_same & ~np.isin(self.seeds, tried) & (self.tokens >= longest))
         return int(places[np.argmin(self.prices[places])]) if len(places) else None
 
     def first(self, posterior: Posterior) -> int | None:
