@@ -4,7 +4,8 @@ The belief gives the joint distribution of all losses. Of every question that co
 computed by how much the answer would lower the regret that is to be expected of the recommendation, E[min] before minus
 after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
 part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance
-and the recommended LR was run, with two seeds where there are several: one lucky run can look sure.
+and the recommended LR was run, with two seeds where there are several, both as long as any run with it: one lucky run
+can look sure.
 """
 
 from __future__ import annotations
@@ -345,9 +346,9 @@ class _Candidates:
         return self.best(posterior, chosen)
 
     def confirming(self, goal: Goal, recommendation: Recommendation, answers: Sequence[Answer]) -> int | None:
-        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: two seeds, or
-        all that there are, were run with it, as long as any was. One lucky run, or an LR that nobody tried, can look
-        sure."""
+        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: two seeds,
+        or all that there are, were run with it, as long as any was. One lucky run, or an LR that nobody tried, can
+        look sure."""
         rate = recommendation.learning_rate
         runs = {
             (answer.question.tokens, answer.question.seed)
