@@ -33,7 +33,7 @@ bench: .venv/ready-test
 # An hour or two of two cores; kill and repeat it as you like. A changed tuner: ARGS="--again isotune".
 race: .venv/ready-race
 	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
-	$(RACE) --table small32 --family "batch 64" --seeds 40 --tuners $(RACERS) --add $(ARGS)
+	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table nano,made --family "batch 4" --budget 1376256,2752512 --scenario shuffled-wd,shuffled-lr,made-round,made-between --seeds 25 --tuners isotune,sobol-quadratic,random --add $(ARGS)
 	$(BIN)/python benchmarks/tuners/head_to_head.py

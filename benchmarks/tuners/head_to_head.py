@@ -4,6 +4,8 @@
 
     duels       real tables: isotune's mean share of the grid against the lowest of all baselines; the lowest is chosen
                 for each course and target from the same results, which favours the baselines
+    regrets     the same courses: isotune's mean regret after some shares of the grid's tokens against the lowest of all
+                baselines, chosen for each course and share
     controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic
     ablations   isotune without one of its parts, and other samplers with its coordinates, against isotune
 
@@ -67,6 +69,7 @@ def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:
     duels = [duel(race, target) for race, target in raced if not _is_control(race) and _baselines(race)]
     return {
         "duels": sorted(duels, key=lambda row: _group(row)[0]),
+        "regrets": [row for race in races if not _is_control(race) for row in regrets(race)],
         "controls": [control(*one) for one in raced if _is_control(one[0]) and YARDSTICK in one[0]["tuners"]],
         "ablations": [row for race, target in raced if not _is_control(race) for row in ablations(race, target)],
     }
@@ -81,6 +84,19 @@ def duel(race: Race, target: str) -> Row:
     oracle = {"oracle": _readings(race, target, ORACLE)} if ORACLE in race["tuners"] else {}
     means = {name: race["tuners"][name][target]["stays"]["mean"] for name in _baselines(race)}
     return row | {"share_goal": goal, **met, **oracle, "baseline_means": means}
+
+
+def regrets(race: Race) -> list[Row]:
+    """isotune's mean regret at equal tokens, and the lowest of the others."""
+    rows = []
+    for share, ours in race["tuners"].get(OURS, {}).get("regret", {}).items():
+        others = {name: race["tuners"][name]["regret"][share] for name in _baselines(race)}
+        others = {name: value for name, value in others.items() if value is not None}
+        best = min(others, key=others.__getitem__, default=None)
+        baseline = None if best is None else {"name": best, "regret": others[best]}
+        place = {name: race[name] for name in ("table", "scenario", "family", "budget")}
+        rows.append(place | {"share": share, "isotune": ours, "baseline": baseline})
+    return rows
 
 
 def control(race: Race, target: str) -> Row:
@@ -211,6 +227,13 @@ def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
         groups.setdefault(_group(row), []).append(row)
     for (_, title), rows in groups.items():
         parts += [f"### {title}", _totals(rows), _duels(rows)]
+        at_equal_tokens = [row for row in summary.get("regrets", ()) if _group(row)[1] == title]
+        if at_equal_tokens:
+            parts += [
+                "Mean regret of what is recommended after a share of the grid's tokens, and in brackets the lowest of "
+                "all baselines that have a recommendation for every seed by then, chosen for each course and share:",
+                _regrets(at_equal_tokens),
+            ]
     if summary["controls"]:
         parts += ["### Negative controls: where nothing is invariant", _controls(summary["controls"])]
     if summary["ablations"]:
@@ -224,7 +247,7 @@ def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _interval_words(summary: Mapping[str, Sequence[Row]]) -> str:
-    if not any(row["interval"] for rows in summary.values() for row in rows):
+    if not any(row.get("interval") for rows in summary.values() for row in rows):
         return "There are no intervals of the ratios here."
     return (
         f"Intervals of ratios are {100 * LEVEL:.0f} % ones over seeds, paired, and do not cover the choice of the "
@@ -308,6 +331,18 @@ def _duels(rows: Iterable[Row]) -> str:
         lines.append([*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}", share, oracle])
     head = ("course", "target", "isotune", "seeds", "best baseline", "its share", "its seeds", "ratio")
     return _table([*head, "goal for the ratio", "goal for the share", "oracle"], lines)
+
+
+def _regrets(rows: Sequence[Row]) -> str:
+    shares = list(dict.fromkeys(row["share"] for row in rows))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        ours, best = row["isotune"], row["baseline"]
+        its = "none" if best is None else f"{100 * best['regret']:.2g} %, {best['name']}"
+        words = "-" if ours is None else f"{100 * ours:.2g} % ({its})"
+        cells.setdefault(_course_words(row), {})[row["share"]] = words
+    lines = [[course, *(words.get(share, "-") for share in shares)] for course, words in cells.items()]
+    return _table(["course", *(f"after {_target(share)}" for share in shares)], lines)
 
 
 def _controls(rows: Iterable[Row]) -> str:

@@ -3,6 +3,7 @@
     stays   the price from which on the recommendation's regret is at most the target, for the rest of the path
     first   the price at which it is for the first time, be it by luck and lost again later
     done    what was spent when the tuner declared itself done, and the regret of what it recommended then
+    regret  what is recommended after a share of the grid's tokens is off the best by so much, in the mean
 
 A path that never gets there fails and is charged the full grid.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from replay import Spent
 
 TARGETS = (0.001, 0.0025, 0.005)
+REGRET_SHARES = (0.025, 0.05, 0.1, 0.2, 0.5)  # of the grid's tokens
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ def summarize(paths: Sequence[Path], regrets: np.ndarray, grid_price: int) -> di
             name: _shares([price(path, regrets, target) / grid_price for path in paths])
             for name, price in (("stays", price_to_stay), ("first", price_to_reach))
         }
+    summary["regret"] = {
+        f"{100 * share:g}%": _mean_regret([regret_at(path, regrets, share * grid_price) for path in paths])
+        for share in REGRET_SHARES
+    }
     done = [path for path in paths if path.done_tokens is not None]
     if done:
         left = np.array([regret_at(path, regrets, path.done_tokens or 0) for path in done])
@@ -83,6 +89,11 @@ def summarize(paths: Sequence[Path], regrets: np.ndarray, grid_price: int) -> di
             "within": {f"{100 * target:g}%": int(np.sum(left <= target)) for target in TARGETS},
         }
     return summary
+
+
+def _mean_regret(values: Sequence[float]) -> float | None:
+    """None where some seed has no recommendation yet, or one that diverged."""
+    return _rounded(np.mean(values)) if np.isfinite(values).all() else None
 
 
 def _shares(shares: Sequence[float]) -> dict[str, Any]:

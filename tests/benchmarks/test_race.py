@@ -294,6 +294,10 @@ def test_what_a_race_writes_of_a_course_is_what_the_paths_say():
     assert duel["ratio"] == pytest.approx(0.375, rel=1e-3), "9 of 12 seeds pay half of what the other pays"
     low, high = duel["interval"]
     assert 0.2 < low < 0.375 < high <= 0.5
+    early, *_, late = head_to_head.head_to_head([result])["regrets"]
+    assert early["share"] == "2.5%" and early["baseline"] is None, "nothing is recommended before half of the grid"
+    assert early["isotune"] == pytest.approx(0.75 * regrets[worst], rel=1e-3)
+    assert late["share"] == "50%" and late["isotune"] == 0 and late["baseline"] == {"name": "random", "regret": 0}
     text = markdown([result])
     assert text.index("## Head to head") < text.index("### Surfaces made by a formula") < text.index("## All tuners")
 
