@@ -93,7 +93,7 @@ def regrets(race: Race) -> list[Row]:
         others = {name: race["tuners"][name]["regret"][share] for name in _baselines(race)}
         others = {name: value for name, value in others.items() if value is not None}
         best = min(others, key=others.__getitem__, default=None)
-        baseline = None if best is None else {"name": best, "regret": others[best]}
+        baseline = best and {"name": best, "regret": others[best], "seeds": race["tuners"][best]["seeds"]}
         place = {name: race[name] for name in ("table", "scenario", "family", "budget")}
         rows.append(place | {"share": share, "isotune": ours, "baseline": baseline})
     return rows
@@ -338,7 +338,10 @@ def _regrets(rows: Sequence[Row]) -> str:
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
         ours, best = row["isotune"], row["baseline"]
-        its = "none" if best is None else f"{100 * best['regret']:.2g} %, {best['name']}"
+        its = "none"
+        if best:
+            few = f" with {best['seeds']} seeds" if best["seeds"] < MIN_SEEDS else ""
+            its = f"{100 * best['regret']:.2g} %, {best['name']}{few}"
         words = "-" if ours is None else f"{100 * ours:.2g} % ({its})"
         cells.setdefault(_course_words(row), {})[row["share"]] = words
     lines = [[course, *(words.get(share, "-") for share in shares)] for course, words in cells.items()]
