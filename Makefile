@@ -17,7 +17,7 @@ PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-witho
 
 # Some minutes on two cores: LR and WD of a language model of 133K parameters. The limit is for machines that are busy.
 tune: .venv/ready-train
-	$(BIN)/isotune tune --max-hours 0.12 $(ARGS)
+	$(BIN)/isotune tune --tolerance 0.05 --max-tokens 17.5M --max-hours 0.125 $(ARGS)
 
 test: .venv/ready-test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

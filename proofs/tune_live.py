@@ -46,6 +46,7 @@ proof.ROOMS["tune"] = (*proof.TRAINING_ROOMS, "sweep", "tune", "objectives")
 RECIPE = ROOT / "recipes" / "nano-tune.toml"
 TABLE, FAMILY = ROOT / "tables" / "nano", "batch 4"
 STUDY = ROOT / "studies" / "tune-live"
+LIMITS = ("--tolerance", "0.05", "--max-tokens", "17.5M", "--max-hours", "0.125")  # as in `make tune`
 SEEDS = (101, 102, 103)
 MAX_SECONDS = 8 * 60
 MAX_REGRET = 0.0025
@@ -74,7 +75,7 @@ def main() -> None:
 
 def tuning() -> dict[str, Any]:
     """`isotune tune` as `make tune` calls it."""
-    command = [ISOTUNE, "tune", "--max-hours", "0.12", "--study", str(STUDY), "--json", "--no-report"]
+    command = [ISOTUNE, "tune", *LIMITS, "--study", str(STUDY), "--json", "--no-report"]
     done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True, text=True)
     facts = json.loads(done.stdout)
     result, best = facts["result"], facts["result"]["recommendation"]
