@@ -15,7 +15,7 @@ PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-witho
 
 .PHONY: tune test check bench race prove docs clean
 
-# Some minutes on two cores: LR and WD of a language model of 133K parameters. The limit is for machines that are busy.
+# Some seven minutes on two cores: LR and WD of a language model of 133K parameters. The hours are for machines that are busy.
 tune: .venv/ready-train
 	$(BIN)/isotune tune --tolerance 0.05 --max-tokens 17.5M --max-hours 0.125 $(ARGS)
 

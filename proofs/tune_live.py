@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import proof
-from proof import ENVIRONMENT, ISOTUNE, ROOT, Proof
+from proof import ENVIRONMENT, ROOT, Proof
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "tuners"))  # the truth of a table, and random search on it
 
@@ -46,7 +46,6 @@ proof.ROOMS["tune"] = (*proof.TRAINING_ROOMS, "sweep", "tune", "objectives")
 RECIPE = ROOT / "recipes" / "nano-tune.toml"
 TABLE, FAMILY = ROOT / "tables" / "nano", "batch 4"
 STUDY = ROOT / "studies" / "tune-live"
-LIMITS = ("--tolerance", "0.05", "--max-tokens", "17.5M", "--max-hours", "0.125")  # as in `make tune`
 SEEDS = (101, 102, 103)
 MAX_SECONDS = 8 * 60
 MAX_REGRET = 0.0025
@@ -74,9 +73,9 @@ def main() -> None:
 
 
 def tuning() -> dict[str, Any]:
-    """`isotune tune` as `make tune` calls it."""
-    command = [ISOTUNE, "tune", *LIMITS, "--study", str(STUDY), "--json", "--no-report"]
-    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True, text=True)
+    """`make tune`, for its limits."""
+    command = ["make", "--silent", "tune", f"ARGS=--study {STUDY} --json --no-report"]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True, text=True)
     facts = json.loads(done.stdout)
     result, best = facts["result"], facts["result"]["recommendation"]
     names = ("learning_rate", "weight_decay", "loss", "regret", "regret_bound")

@@ -94,8 +94,7 @@ def regrets(race: Race) -> list[Row]:
         others = {name: value for name, value in others.items() if value is not None}
         best = min(others, key=others.__getitem__, default=None)
         baseline = best and {"name": best, "regret": others[best], "seeds": race["tuners"][best]["seeds"]}
-        place = {name: race[name] for name in ("table", "scenario", "family", "budget")}
-        rows.append(place | {"share": share, "isotune": ours, "baseline": baseline})
+        rows.append(_course(race) | {"share": share, "isotune": ours, "baseline": baseline})
     return rows
 
 
@@ -107,7 +106,7 @@ def control(race: Race, target: str) -> Row:
 def ablations(race: Race, target: str) -> list[Row]:
     """How much more of the grid isotune takes without its parts."""
     return [
-        _course(race, target) | {"without": name} | ratio
+        _course(race) | {"target": target, "without": name} | ratio
         for name, ratio in race["paired_ratios"][target].items()
         if name.startswith(OURS) or name in COORDINATES
     ]
@@ -168,7 +167,8 @@ def ratio_interval(ones: Mapping[int, float], others: Mapping[int, float]) -> li
 def _against(race: Race, target: str, name: str, goal: float) -> Row:
     ours, its = (_readings(race, target, tuner) for tuner in (OURS, name))
     never = ours["failures"] == ours["seeds"]
-    return _course(race, target) | {
+    return _course(race) | {
+        "target": target,
         "isotune": ours,
         "baseline": {"name": name, **its},
         "ratio": _rounded(ours["mean"] / its["mean"]) if its["mean"] else None,
@@ -180,8 +180,8 @@ def _against(race: Race, target: str, name: str, goal: float) -> Row:
     }
 
 
-def _course(race: Race, target: str) -> Row:
-    return {name: race[name] for name in ("table", "scenario", "family", "budget")} | {"target": target}
+def _course(race: Race) -> Row:
+    return {name: race[name] for name in ("table", "scenario", "family", "budget")}
 
 
 def _readings(race: Race, target: str, name: str) -> Row:

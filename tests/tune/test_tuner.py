@@ -291,6 +291,8 @@ def test_one_lucky_run_is_repeated_before_the_end():
     )
     assert asked.seed
     assert suggest(replace(goal, seeds=(0,)), [*answers, Answer(lucky, 0.9 * answers[0].loss)]).is_done
+    longer = Answer(replace(lucky, tokens=2 * TOKENS), 0.8 * answers[0].loss)  # of another budget: confirms nothing
+    assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss), longer]).questions == (asked,)
 
 
 def test_it_does_not_end_on_a_learning_rate_that_nobody_tried():

@@ -59,12 +59,8 @@ class Observations:
         if self.repeats is None:
             return seed_covariance(self.points, others)
         shares = self.repeats.shares
-        return shared_covariance(
-            self.points, others, shares @ (shares if points is None else self.repeats.shares_at(points)).T
-        )
-
-
-NOTHING = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
+        of_others = shares if points is None else self.repeats.shares_at(points)
+        return shared_covariance(self.points, others, shares @ of_others.T)
 
 
 def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:
@@ -76,7 +72,7 @@ def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = N
     noise = np.broadcast_to(np.asarray(noise, dtype=float), values.shape)
     means = values
     if len(points) and np.any(points[:, 4] != points[0, 4]):
-        cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_inverse=True)[1].ravel()
+        _, cell = _cells(points)
         means = (np.bincount(cell, weights=values) / np.bincount(cell))[cell]
     return Observations(points, values, raised_noise(points, means, noise))
 
@@ -102,13 +98,18 @@ def fewer(observations: Observations) -> Observations:
     return merged.some(order[:MAX_OBSERVATIONS])
 
 
+def _cells(points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """(the first point of each cell and budget, which of them each point is in)."""
+    _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
+    return first, cell.ravel()
+
+
 def _means_of_cells(observations: Observations) -> Observations:
     """Runs of one cell and budget as one, which has a share of each of their seeds."""
     points, values, noise = observations.points, observations.values, observations.noise
     if np.all(points[:, 4] == points[0, 4]):
         return observations
-    _, first, cell = np.unique(points[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
-    cell = cell.ravel()
+    first, cell = _cells(points)
     seeds, seed = np.unique(points[:, 4], return_inverse=True)
     weights = noise**-2.0
     total = np.bincount(cell, weights=weights)

@@ -353,7 +353,9 @@ class _Candidates:
         runs = {
             (answer.question.tokens, answer.question.seed)
             for answer in answers
-            if answer.status != "read" and math.isclose(answer.question.learning_rate, rate)
+            if answer.status != "read"
+            and answer.question.tokens <= goal.tokens
+            and math.isclose(answer.question.learning_rate, rate)
         }
         longest = max((tokens for tokens, _ in runs), default=0)
         tried = [seed for tokens, seed in runs if tokens == longest]
@@ -489,6 +491,8 @@ def _why(
     if any(other.seed != question.seed and _has_settings(other, question) for other in known):
         return f"the same with another seed: was it luck? {share}"
     if question.seed != goal.seeds[0]:
+        if not any(other.seed == question.seed for other in known):
+            return f"another seed, since one may be lucky, {share}"
         return f"to compare it with others of this seed, {share}"
     beside = [other for other in known if (other.tokens, other.seed) == (question.tokens, question.seed)]
     check = next(filter(None, (_invariance_check(question, other, goal) for other in beside)), "")
