@@ -79,8 +79,9 @@ def _tuned(
 
     decay_tokens = replay.budget - replay.branch(replay.budget)
     answers: list[Answer] = []
+    trunks: dict[tuple[int, int, int], Trunk] = {}
     while True:
-        read = read_off(_trunks(replay, answers, cells), answers, rungs, decay_tokens) if reads else []
+        read = read_off(_trunks(replay, answers, cells, trunks), answers, rungs, decay_tokens) if reads else []
         suggestion = suggest(goal, answers + read, prices)
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
@@ -93,11 +94,21 @@ def _tuned(
         answers.append(Answer(asked, loss, "finished" if np.isfinite(loss) else "diverged"))
 
 
-def _trunks(replay: Replay, answers: list[Answer], cells: dict[tuple[float, float], int]) -> Iterator[Trunk]:
+def _trunks(
+    replay: Replay,
+    answers: list[Answer],
+    cells: dict[tuple[float, float], int],
+    known: dict[tuple[int, int, int], Trunk],
+) -> Iterator[Trunk]:
+    """The trunks of all that was asked, as far as they were trained; `known` keeps them while they do not grow."""
     for lr, wd, seed in dict.fromkeys(
         (answer.question.learning_rate, answer.question.weight_decay, answer.question.seed) for answer in answers
     ):
-        yield Trunk(lr, wd, replay.curve(cells[lr, wd], seed), seed)
+        cell = cells[lr, wd]
+        key = (cell, seed, replay.trained(cell, seed))
+        if key not in known:
+            known[key] = Trunk(lr, wd, replay.curve(cell, seed), seed)
+        yield known[key]
 
 
 def _question(asked: Asked, cells: dict[tuple[float, float], int]) -> Question:

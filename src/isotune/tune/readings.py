@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,9 +34,17 @@ class Trunk:
     weight_decay: float
     curve: Trajectory
     seed: int = 0
+    _readings: dict[float, TrunkReading | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def question(self, tokens: int) -> Question:
         return Question(self.learning_rate, self.weight_decay, tokens, self.seed)
+
+    def reading(self, tokens: float) -> TrunkReading | None:
+        """The trunk at a position; None where it was not trained so far, or its noise is not known. Kept, since a tuner
+        asks for it with every round."""
+        if tokens not in self._readings:
+            self._readings[tokens] = _reading(self.curve, tokens)
+        return self._readings[tokens]
 
 
 def read_off(
@@ -47,7 +55,7 @@ def read_off(
     calibration, unknown = [], []
     for trunk in trunks:
         for rung in rungs:
-            question, reading = trunk.question(rung), _reading(trunk.curve, rung - decay_tokens)
+            question, reading = trunk.question(rung), trunk.reading(rung - decay_tokens)
             if reading is None:
                 continue
             if question in losses:
@@ -61,7 +69,6 @@ def read_off(
 
 
 def _reading(curve: Trajectory, tokens: float) -> TrunkReading | None:
-    """The trunk at a position; None where it was not trained so far, or its noise is not known."""
     try:
         reading = read_trunk(curve, tokens)
     except InputError:
