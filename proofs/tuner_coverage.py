@@ -36,7 +36,7 @@ from proof import commit, machine
 from isotune.tune import Answer, Goal, Question, Space, suggest
 from isotune.tune.belief import SCATTERS, SIZES, believe
 from isotune.tune.kernels import SEED_NOISE, SEED_OCTAVES, SEED_SCALES
-from isotune.tune.observations import NOISE, Observations
+from isotune.tune.observations import Observations, own_noise
 from isotune.tune.tuner import kernels_of
 
 FOLDER = Path(__file__).parent
@@ -145,7 +145,7 @@ def noise(rng: np.random.Generator, factor: float, growth: float, is_independent
     """As the belief assumes it, times a factor; or, of the same size, independent from run to run."""
     shape = (len(GOAL.rungs), len(CELLS))
     grown = factor * 2.0 ** (growth * (U - (U.min() + U.max()) / 2))
-    own = NOISE * rng.standard_normal(shape)
+    own = own_noise(U - GOAL.space.middle[0]) * rng.standard_normal(shape)
     if is_independent:
         return grown * SEED_NOISE * rng.standard_normal(shape) + own
     places = []

@@ -58,19 +58,19 @@ def sobol(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
 
 def lr_only(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """All LRs at the WD nearest to 0.1, then done."""
-    yield from _whole_runs(replay, _shuffled(_usual_row(replay), rng))
+    yield from _whole_runs(replay, shuffled(usual_row(replay), rng))
 
 
 def lr_then_wd(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """All LRs at the WD nearest to 0.1, then all WDs at the best of them, then done."""
     last = None
-    for last in _whole_runs(replay, _shuffled(_usual_row(replay), rng)):
+    for last in _whole_runs(replay, shuffled(usual_row(replay), rng)):
         yield Spent(last.tokens, last.cell)
     if last is None or last.cell is None:
         return
     column = np.flatnonzero(np.isclose(replay.log2_lr, replay.log2_lr[last.cell]))
     # What was seen of the row is free: with the best of it first, the recommendation never falls behind.
-    rest = [cell for cell in _shuffled(column, rng) if cell != last.cell]
+    rest = [cell for cell in shuffled(column, rng) if cell != last.cell]
     yield from _whole_runs(replay, [last.cell, *rest])
 
 
@@ -78,7 +78,14 @@ def sobol_quadratic(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]
     """Sobol points; the cell where the paraboloid through them is lowest is recommended, trained or not."""
     seen: dict[int, float] = {}
     for point in _with_sampler(replay, _sobol_sampler(rng), rng, seen=seen):
-        yield Spent(point.tokens, _lowest_fitted(replay, seen), point.is_done)
+        yield Spent(point.tokens, lowest_fitted(replay, seen), point.is_done)
+
+
+def sobol_cells(replay: Replay, rng: np.random.Generator) -> list[int]:
+    """All cells, in the order in which a scrambled Sobol sequence comes to them; those that it does not, at the end."""
+    study, axes = optuna.create_study(sampler=_sobol_sampler(rng)), plain_axes(replay)
+    met = [axes.suggest(quiet_ask(study)) for _ in range(4 * replay.num_cells)]
+    return list(dict.fromkeys([*met, *shuffled(np.arange(replay.num_cells), rng)]))
 
 
 # Optuna
@@ -172,7 +179,7 @@ def _with_sampler(
         if not repeated:
             yield Spent(replay.spent, best_of(seen))
     yield Spent(replay.spent, best_of(seen), is_done=True)
-    for cell in _shuffled(np.arange(replay.num_cells), rng):
+    for cell in shuffled(np.arange(replay.num_cells), rng):
         if cell not in seen:
             seen[cell] = replay.answer(Question(cell, replay.budget))
             yield Spent(replay.spent, best_of(seen), is_done=True)
@@ -190,7 +197,7 @@ def quiet_ask(study: optuna.Study) -> optuna.Trial:
         return study.ask()
 
 
-def _lowest_fitted(replay: Replay, seen: dict[int, float]) -> int | None:
+def lowest_fitted(replay: Replay, seen: dict[int, float]) -> int | None:
     cells = np.array(list(seen))
     try:
         surface = fit_surface(replay.log2_lr[cells], replay.log2_wd[cells], list(seen.values()), intervals=False)
@@ -202,12 +209,12 @@ def _lowest_fitted(replay: Replay, seen: dict[int, float]) -> int | None:
     return int(inside[np.argmin(surface.loss_at(replay.log2_lr[inside], replay.log2_wd[inside]))])
 
 
-def _usual_row(replay: Replay) -> np.ndarray:
+def usual_row(replay: Replay) -> np.ndarray:
     nearest = replay.log2_wd[np.argmin(np.abs(replay.log2_wd - np.log2(USUAL_WEIGHT_DECAY)))]
     return np.flatnonzero(np.isclose(replay.log2_wd, nearest))
 
 
-def _shuffled(cells: np.ndarray, rng: np.random.Generator) -> list[int]:
+def shuffled(cells: np.ndarray, rng: np.random.Generator) -> list[int]:
     return [int(cell) for cell in rng.permutation(cells)]
 
 

@@ -8,25 +8,27 @@ import baselines
 import multi_fidelity
 import oracle
 import ours
+import seed_by_seed
 from baselines import Tuner
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A tuner, and whether its runs can be paused, resumed and branched."""
+    """A tuner, whether its runs can be paused, resumed and branched, and whether it asks for single seeds."""
 
     tuner: Tuner
     can_pause: bool = True
+    by_seed: bool = False
 
 
 CONTENDERS = {
-    "isotune": Contender(ours.isotune),
-    "isotune-without-readings": Contender(ours.isotune_without_readings),
-    "isotune-without-invariance": Contender(ours.isotune_without_invariance),
-    "isotune-without-rungs": Contender(ours.isotune_without_rungs),
-    "isotune-without-prefixes": Contender(ours.isotune, can_pause=False),
-    "isotune-one-seed": Contender(ours.isotune_with_one_seed),
-    "oracle": Contender(oracle.oracle),
+    "isotune": Contender(ours.isotune, by_seed=True),
+    "isotune-without-readings": Contender(ours.isotune_without_readings, by_seed=True),
+    "isotune-without-invariance": Contender(ours.isotune_without_invariance, by_seed=True),
+    "isotune-without-rungs": Contender(ours.isotune_without_rungs, by_seed=True),
+    "isotune-without-prefixes": Contender(ours.isotune, can_pause=False, by_seed=True),
+    "isotune-one-seed": Contender(ours.isotune_with_one_seed, by_seed=True),
+    "oracle": Contender(oracle.oracle, by_seed=True),
     "grid": Contender(baselines.grid),
     "random": Contender(baselines.random),
     "sobol": Contender(baselines.sobol),
@@ -47,4 +49,9 @@ CONTENDERS = {
     "bohb-decayed": Contender(multi_fidelity.bohb_decayed),
     "asha-syne-tune": Contender(multi_fidelity.asha_syne_tune),
     "bohb-syne-tune": Contender(multi_fidelity.bohb_syne_tune),
+    "grid-by-seed": Contender(seed_by_seed.grid, by_seed=True),
+    "lr-only-by-seed": Contender(seed_by_seed.lr_only, by_seed=True),
+    "lr-then-wd-by-seed": Contender(seed_by_seed.lr_then_wd, by_seed=True),
+    "sobol-quadratic-by-seed": Contender(seed_by_seed.sobol_quadratic, by_seed=True),
+    "halving-by-seed": Contender(seed_by_seed.halving, by_seed=True),
 }

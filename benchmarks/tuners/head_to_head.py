@@ -4,12 +4,15 @@
 
     duels       real tables: isotune's mean share of the grid against the lowest of all baselines; the lowest is chosen
                 for each course and target from the same results, which favours the baselines
+    arrivals    the same, where a recommendation counts from when it is within the target for the first time
     regrets     the same courses: isotune's mean regret after some shares of the grid's tokens against the lowest of all
                 baselines, chosen for each course and share
     controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic
     ablations   isotune without one of its parts, and other samplers with its coordinates, against isotune
 
-Shares are those of `stays` in scores.py: a seed that fails is charged the full grid. A seed is free if the setting that
+Shares are those of `stays` in scores.py, and of `first` for arrivals: a seed that fails is charged the full grid. A
+recommendation that is within the target may be lost again, when a run that follows has bad luck; how much is lost in
+the mean is what regrets tell. A seed is free if the setting that
 is recommended before the first run is within the target and stays so. Grids are laid around where the optimum was
 expected, so the middle of one is no finding: free seeds are counted, and a goal that would be missed if each of them
 were charged one full run is not simply called met. Intervals of ratios draw seeds with replacement, the same ones for
@@ -21,6 +24,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +46,9 @@ SHARE_GOALS = {"0.1%": 0.05, "0.25%": 0.03, "0.5%": 0.02}
 CONTROL_GOAL = 1.2
 CONTROLS = ("shuffled-wd", "shuffled-lr", "made-round", "made-between")
 SEEN_TABLES = ("nano",)  # constants of the tuner were set on them
+SEVERAL_SEEDS = "16-seeds"  # scenario of a grid with as many seeds in each cell
 LEVEL, DRAWS, MIN_SEEDS = 0.9, 2000, 10
+READINGS = {"first": "is within the target", "stays": "stays within the target"}  # of scores.py
 
 Race = Mapping[str, Any]  # what race.py writes of a course
 Row = dict[str, Any]
@@ -66,23 +72,26 @@ def page_block(results: Mapping[str, Any]) -> str:
 def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:
     """Duels, controls and ablations of all courses that isotune ran, a row for each target."""
     raced = [(race, target) for race in races if OURS in race["tuners"] for target in RATIO_GOALS]
-    duels = [duel(race, target) for race, target in raced if not _is_control(race) and _baselines(race)]
+    duelled = [(race, target) for race, target in raced if not _is_control(race) and _baselines(race)]
+    duels = [duel(race, target) for race, target in duelled]
+    arrivals = [duel(race, target, "first") for race, target in duelled if "first" in race["tuners"][OURS][target]]
     return {
         "duels": sorted(duels, key=lambda row: _group(row)[0]),
+        "arrivals": sorted(arrivals, key=lambda row: _group(row)[0]),
         "regrets": [row for race in races if not _is_control(race) for row in regrets(race)],
         "controls": [control(*one) for one in raced if _is_control(one[0]) and YARDSTICK in one[0]["tuners"]],
         "ablations": [row for race, target in raced if not _is_control(race) for row in ablations(race, target)],
     }
 
 
-def duel(race: Race, target: str) -> Row:
+def duel(race: Race, target: str, reading: str = "stays") -> Row:
     """isotune against the baseline with the lowest mean share, with both goals."""
-    best = min(_baselines(race), key=lambda name: race["tuners"][name][target]["stays"]["mean"])
-    row = _against(race, target, best, RATIO_GOALS[target])
+    best = min(_baselines(race), key=lambda name: race["tuners"][name][target][reading]["mean"])
+    row = _against(race, target, best, RATIO_GOALS[target], reading)
     goal, ours = SHARE_GOALS[target], row["isotune"]
     met = {"share_goal_met": ours["mean"] <= goal, "share_goal_met_charged": ours["charged_mean"] <= goal}
-    oracle = {"oracle": _readings(race, target, ORACLE)} if ORACLE in race["tuners"] else {}
-    means = {name: race["tuners"][name][target]["stays"]["mean"] for name in _baselines(race)}
+    oracle = {"oracle": _readings(race, target, ORACLE, reading)} if ORACLE in race["tuners"] else {}
+    means = {name: race["tuners"][name][target][reading]["mean"] for name in _baselines(race)}
     return row | {"share_goal": goal, **met, **oracle, "baseline_means": means}
 
 
@@ -164,15 +173,15 @@ def ratio_interval(ones: Mapping[int, float], others: Mapping[int, float]) -> li
     return [_rounded(end) for end in np.quantile(means[0] / means[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])]
 
 
-def _against(race: Race, target: str, name: str, goal: float) -> Row:
-    ours, its = (_readings(race, target, tuner) for tuner in (OURS, name))
+def _against(race: Race, target: str, name: str, goal: float, reading: str = "stays") -> Row:
+    ours, its = (_readings(race, target, tuner, reading) for tuner in (OURS, name))
     never = ours["failures"] == ours["seeds"]
     return _course(race) | {
         "target": target,
         "isotune": ours,
         "baseline": {"name": name, **its},
         "ratio": _rounded(ours["mean"] / its["mean"]) if its["mean"] else None,
-        "interval": _interval(race, target, name),
+        "interval": _interval(race, target, name, reading),
         "ratio_goal": goal,
         "ratio_goal_met": not never and ours["mean"] <= goal * its["mean"],
         "ratio_goal_met_charged": not never and ours["charged_mean"] <= goal * its["mean"],
@@ -184,20 +193,17 @@ def _course(race: Race) -> Row:
     return {name: race[name] for name in ("table", "scenario", "family", "budget")}
 
 
-def _readings(race: Race, target: str, name: str) -> Row:
+def _readings(race: Race, target: str, name: str, reading: str) -> Row:
     summary = race["tuners"][name]
-    stays, seeds = summary[target]["stays"], summary["seeds"]
+    share, seeds = summary[target][reading], summary["seeds"]
     free = race.get("free_seeds", {}).get(target, {}).get(name, 0)
-    return {
-        **stays,
-        "seeds": seeds,
-        "free": free,
-        "charged_mean": _rounded(stays["mean"] + free / seeds / race["cells"]),
-    }
+    a_run = 1 / (race["cells"] * race.get("grid_seeds", 1))
+    return {**share, "seeds": seeds, "free": free, "charged_mean": _rounded(share["mean"] + free / seeds * a_run)}
 
 
-def _interval(race: Race, target: str, name: str) -> list[float] | None:
-    return race.get("ratio_intervals", {}).get(target, {}).get(name)
+def _interval(race: Race, target: str, name: str, reading: str) -> list[float] | None:
+    intervals = race.get("ratio_intervals" if reading == "stays" else f"{reading}_ratio_intervals", {})
+    return intervals.get(target, {}).get(name)
 
 
 def _baselines(race: Race) -> list[str]:
@@ -218,15 +224,19 @@ def _rounded(value: float) -> float:
 def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
     """The summary as Markdown: what it comes to in each group of courses, then its rows."""
     parts = [
-        "Tokens until the recommendation stays within the target, as a share of the full grid's: mean over seeds (90th "
-        "percentile; failures, if any). A failure is charged the full grid. The best baseline has the lowest mean of "
-        f"its row. {_interval_words(summary)}{_free_words(summary)}"
+        "Tokens until the recommendation is within the target, and until it stays within it, as a share of the full "
+        "grid's: mean over seeds (90th percentile; failures, if any). A failure is charged the full grid. The best "
+        f"baseline has the lowest mean of its row. {_interval_words(summary)}{_free_words(summary)}"
     ]
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in summary["duels"]:
         groups.setdefault(_group(row), []).append(row)
     for (_, title), rows in groups.items():
-        parts += [f"### {title}", _totals(rows), _duels(rows)]
+        arrived = [row for row in summary.get("arrivals", ()) if _group(row)[1] == title]
+        parts += [f"### {title}", _totals({"first": arrived, "stays": rows})]
+        if arrived:
+            parts += [f"Until the recommendation {READINGS['first']}:", _duels(arrived)]
+        parts += [f"Until it {READINGS['stays']}:", _duels(rows)]
         at_equal_tokens = [row for row in summary.get("regrets", ()) if _group(row)[1] == title]
         if at_equal_tokens:
             parts += [
@@ -293,25 +303,36 @@ def _met_words(row: Row, goal: str) -> str:
 
 def _group(row: Row) -> tuple[int, str]:
     """Its place and title: tables that say most come first."""
-    if row["scenario"] != "real":
-        return 2, "Surfaces made by a formula"
+    if row["scenario"] not in ("real", SEVERAL_SEEDS):
+        return 4, "Surfaces made by a formula"
+    seeds = " with 16 seeds in each cell" if row["scenario"] == SEVERAL_SEEDS else ""
     if row["table"] in SEEN_TABLES:
-        return 1, "Tables on which constants of the tuner were set"
-    return 0, "Tables on which no constant was set"
+        return 2 + bool(seeds), f"Tables{seeds} on which constants of the tuner were set"
+    return int(bool(seeds)), f"Tables{seeds} on which no constant was set"
 
 
-def _totals(rows: Sequence[Row]) -> str:
+def _totals(rows: Mapping[str, Sequence[Row]]) -> str:
     lines = []
-    for target in RATIO_GOALS:
-        its = [row for row in rows if row["target"] == target]
+    for reading, target in product(rows, RATIO_GOALS):
+        its = [row for row in rows[reading] if row["target"] == target]
+        if not its:
+            continue
         ours, best = (float(np.mean([row[who]["mean"] for row in its])) for who in ("isotune", "baseline"))
         counted = ("ratio_goal_met_charged", "share_goal_met_charged", "baseline_wins")
         counts = [sum(row[name] for row in its) for name in counted]
         goals = (f"≤ {RATIO_GOALS[target]:g}", f"≤ {100 * SHARE_GOALS[target]:g} %")
         met = [f"{goal}: met in {count} of {len(its)}" for goal, count in zip(goals, counts[:2], strict=True)]
         shares = [f"{100 * mean:.3g} %" for mean in (ours, best)]
-        lines.append([_target(target), *shares, _best_single(its), *met, f"in {counts[2]} of {len(its)}"])
-    head = ("target", "isotune, mean of courses", "best baseline of each", "best one for all", "goal for the ratio")
+        words = [READINGS[reading].removesuffix(" the target"), _target(target), *shares, _best_single(its), *met]
+        lines.append([*words, f"in {counts[2]} of {len(its)}"])
+    head = (
+        "recommendation",
+        "target",
+        "isotune, mean of courses",
+        "best baseline of each",
+        "best one for all",
+        "goal for the ratio",
+    )
     return _table([*head, "goal for the share", "a baseline is ahead"], lines)
 
 

@@ -46,6 +46,7 @@ class Landscape:
     curves: tuple[Trajectory, ...] = field(repr=False)
     tokens_per_step: int = 1
     warmup_tokens: int = 0
+    num_seeds: int = 1  # that a grid trains in each cell
     known_truths: np.ndarray | None = field(default=None, repr=False)  # where they need no fit
     known_rests: np.ndarray | None = field(default=None, repr=False)
     noise_log2_lr: np.ndarray | None = field(default=None, repr=False)  # where labels were moved: of the real cells
@@ -157,14 +158,18 @@ class Landscape:
             made += rng.standard_normal(made.shape) @ np.linalg.cholesky(self.noise.correlations).T * self.rests
         return np.where(np.isfinite(self.losses) & np.isfinite(made), made, self.losses)
 
+    def mean_losses_of(self, seed: int) -> np.ndarray:
+        """Losses of a replay, means over the seeds of each cell."""
+        return np.mean([self.losses_of(seed, repeat) for repeat in range(self.num_seeds)], axis=0)
+
     def regrets(self, budget: int) -> np.ndarray:
         """truth / lowest truth - 1, of each cell."""
         truth = self.truth(budget)
         return truth / truth.min() - 1
 
     def grid_price(self, budget: int) -> int:
-        """Tokens of a run to the budget in each cell, with nothing shared."""
-        return self.num_cells * budget
+        """Tokens of a run to the budget with each seed in each cell, with nothing shared."""
+        return self.num_cells * self.num_seeds * budget
 
     @cached_property
     def fingerprint(self) -> str:
@@ -174,6 +179,7 @@ class Landscape:
         arrays += [*self.by_seed.values(), self.memory, self.truths, self.rests]
         arrays += [] if self.noise is None else list(astuple(self.noise))
         arrays += [curve.columns["val_loss"] for curve in self.curves]
+        arrays += [np.array(self.num_seeds)] if self.num_seeds > 1 else []
         for array in arrays:
             digest.update(np.ascontiguousarray(array, dtype=float).tobytes())
         return digest.hexdigest()[:12]

@@ -27,7 +27,7 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
@@ -44,7 +44,7 @@ from landscape import Landscape
 from plot import SHARES, draw
 from replay import Replay
 from scenarios import DIRECTIONS, MADE, SCENARIOS, TABLES, landscapes
-from scores import TARGETS, make_path, price_to_stay, regret_at, summarize
+from scores import TARGETS, make_path, price_to_reach, price_to_stay, regret_at, summarize
 from scores import Path as TunerPath
 
 from isotune.errors import InputError
@@ -145,7 +145,7 @@ def run_heat(heat: Heat) -> TunerPath:
     begin with the same random point.
     """
     landscape, contender = heat.course.landscape, CONTENDERS[heat.tuner]
-    replay = Replay(landscape, heat.course.budget, heat.seed, can_pause=contender.can_pause)
+    replay = Replay(landscape, heat.course.budget, heat.seed, can_pause=contender.can_pause, by_seed=contender.by_seed)
     rng = np.random.default_rng([heat.seed, zlib.crc32(heat.tuner.encode())])
     return make_path(contender.tuner(replay, rng), replay.grid_price)
 
@@ -158,19 +158,25 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
     noise = landscape.noise
     deviation = np.nan if noise is None else float(noise.deviations[landscape.budgets.index(budget)])
     members = _by_tuner(course, heats)
-    shares = {  # what each seed of each tuner took, as a share of the grid; a failure takes all of it
-        f"{100 * target:g}%": {
-            tuner: {heat.seed: min(1.0, price_to_stay(known[heat], regrets, target) / grid_price) for heat in its}
-            for tuner, its in members.items()
+
+    def shares_of(price: Callable[[TunerPath, np.ndarray, float], float]) -> dict[str, dict[str, dict[int, float]]]:
+        """What each seed of each tuner took, as a share of the grid; a failure takes all of it."""
+        return {
+            f"{100 * target:g}%": {
+                tuner: {heat.seed: min(1.0, price(known[heat], regrets, target) / grid_price) for heat in its}
+                for tuner, its in members.items()
+            }
+            for target in TARGETS
         }
-        for target in TARGETS
-    }
+
+    shares = shares_of(price_to_stay)
     return {
         **asdict(course),
         "fingerprint": landscape.fingerprint,
         "cells": landscape.num_cells,
         "diverged_cells": int(np.sum(~np.isfinite(regrets))),
         "grid_tokens": grid_price,
+        "grid_seeds": landscape.num_seeds,
         "seed_noise": None if np.isnan(deviation) else float(f"{deviation:.3g}"),
         "best_cell": {"log2_lr": float(landscape.log2_lr[best]), "log2_wd": float(landscape.log2_wd[best])},
         "cells_within": {f"{100 * target:g}%": int(np.sum(regrets <= target)) for target in TARGETS},
@@ -178,6 +184,7 @@ def course_results(course: Course, heats: Sequence[Heat], known: dict[Heat, Tune
             tuner: summarize([known[heat] for heat in its], regrets, grid_price) for tuner, its in members.items()
         },
         "ratio_intervals": {target: ratio_intervals(its) for target, its in shares.items()},
+        "first_ratio_intervals": {target: ratio_intervals(its) for target, its in shares_of(price_to_reach).items()},
         "paired_ratios": {target: paired_ratios(its) for target, its in shares.items()},
         "free_seeds": {target: free_seeds(its) for target, its in shares.items()},
     }

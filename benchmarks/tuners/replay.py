@@ -15,6 +15,9 @@ other seeds are not mixed in: a seed has a level of its own, and few cells have 
 
 A question may name a repeat: the same settings with another training seed, at the full price of a run of its own. Its
 noise is drawn anew, and so is its level, which a first seed has no need of.
+
+A landscape may have several seeds in each cell of its grid. Who knows of seeds (`by_seed`) then asks for one run at a
+time; to everybody else a cell is all of its seeds: their mean loss, for the price of all their runs.
 """
 
 from __future__ import annotations
@@ -47,10 +50,11 @@ class Charge:
     end: int
     decay_to: int | None = None
     repeat: int = 0
+    num_seeds: int = 1  # that were trained over this stretch
 
     @property
     def tokens(self) -> int:
-        return self.end - self.start
+        return self.num_seeds * (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,17 @@ class Spent:
 class Replay:
     """One landscape, one target budget, one seed; `spent` grows with the answers."""
 
-    def __init__(self, landscape: Landscape, budget: int, seed: int = 0, *, can_pause: bool = True):
+    def __init__(
+        self, landscape: Landscape, budget: int, seed: int = 0, *, can_pause: bool = True, by_seed: bool = False
+    ):
         if budget not in landscape.budgets:
             known = ", ".join(str(known) for known in landscape.budgets)
             raise InputError(f"budget={budget} is none of this table's: take one of {known}")
         self.budget = budget
         self.seed = seed
         self.can_pause = can_pause
+        self.by_seed = by_seed
+        self.num_seeds = landscape.num_seeds
         self.budgets = tuple(known for known in landscape.budgets if known <= budget)
         self.log2_lr, self.log2_wd = landscape.log2_lr, landscape.log2_wd
         self.tokens_per_step, self.warmup_tokens = landscape.tokens_per_step, landscape.warmup_tokens
@@ -96,8 +104,14 @@ class Replay:
     @property
     def is_exhausted(self) -> bool:
         """Whether as much was spent as the full grid costs, or every cell is known at the target budget."""
-        known = sum(self.price(Question(cell, self.budget)) == 0 for cell in range(self.num_cells))
-        return known == self.num_cells or self.spent >= self.grid_price
+        if self.spent >= self.grid_price:
+            return True
+        repeats = range(self.num_seeds if self.by_seed else 1)
+        return all(
+            self.price(Question(cell, self.budget, repeat=repeat)) == 0
+            for cell in range(self.num_cells)
+            for repeat in repeats
+        )
 
     def true_regrets(self) -> np.ndarray:
         """What no tuner may look at."""
@@ -124,15 +138,7 @@ class Replay:
 
     def price(self, question: Question) -> int:
         """The missing tokens of an answer, if nothing diverges."""
-        trunk = (question.cell, question.repeat)
-        if not question.decayed:
-            return self._missing(*trunk, question.tokens)
-        branch = self.branch(question.tokens)
-        if question in self._answers or self._is_known_to_end_before(*trunk, branch):
-            return 0
-        if self.can_pause:
-            return self._missing(*trunk, branch) + question.tokens - branch
-        return question.tokens
+        return self._seeds_each * self._price_of_one(question)
 
     def answer(self, question: Question) -> float:
         """The loss, NaN if the run diverged; the missing tokens are charged."""
@@ -156,6 +162,25 @@ class Replay:
         """All that was answered about decays."""
         return dict(self._answers)
 
+    @property
+    def _seeds_each(self) -> int:
+        """That are trained to answer a question."""
+        return 1 if self.by_seed else self.num_seeds
+
+    def _price_of_one(self, question: Question) -> int:
+        trunk = (question.cell, question.repeat)
+        if not question.decayed:
+            return self._missing(*trunk, question.tokens)
+        branch = self.branch(question.tokens)
+        if question in self._answers or self._is_known_to_end_before(*trunk, branch):
+            return 0
+        if self.can_pause:
+            return self._missing(*trunk, branch) + question.tokens - branch
+        return question.tokens
+
+    def _charge(self, cell: int, start: int, end: int, repeat: int, decay_to: int | None = None) -> None:
+        self.charges.append(Charge(cell, start, end, decay_to, repeat, self._seeds_each))
+
     def _is_known_to_end_before(self, cell: int, repeat: int, tokens: int) -> bool:
         return self.is_known_to_diverge(cell, repeat) and bool(self._landscape.trunk_ends[cell] <= tokens)
 
@@ -172,9 +197,9 @@ class Replay:
             raise InputError(f"this trunk has {limit} tokens in the table: ask for no more than that, not {tokens}")
         end, trained = min(tokens, limit), self.trained(cell, repeat)
         if anew or (trained < end and not self.can_pause):
-            self.charges.append(Charge(cell, 0, end, repeat=repeat))
+            self._charge(cell, 0, end, repeat)
         elif trained < end:
-            self.charges.append(Charge(cell, trained, end, repeat=repeat))
+            self._charge(cell, trained, end, repeat)
         self._trained[cell, repeat] = max(trained, end)
 
     def _train_decay(self, cell: int, repeat: int, budget: int) -> float:
@@ -184,7 +209,7 @@ class Replay:
         if self._is_known_to_end_before(cell, repeat, branch):
             return float("nan")
         end = int(self._landscape.decay_ends[cell, column])
-        self.charges.append(Charge(cell, branch, end, decay_to=budget, repeat=repeat))
+        self._charge(cell, branch, end, repeat, decay_to=budget)
         return float(self._losses_of(repeat)[cell, column])
 
     def _trunk_loss(self, cell: int, repeat: int, tokens: int) -> float:
@@ -201,7 +226,11 @@ class Replay:
 
     def _losses_of(self, repeat: int) -> np.ndarray:
         if repeat not in self._losses:
-            self._losses[repeat] = self._landscape.losses_of(self.seed, repeat)
+            of_all = self._seeds_each > 1
+            landscape = self._landscape
+            self._losses[repeat] = (
+                landscape.mean_losses_of(self.seed) if of_all else landscape.losses_of(self.seed, repeat)
+            )
         return self._losses[repeat]
 
 

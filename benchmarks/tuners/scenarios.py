@@ -3,6 +3,7 @@
     real           the table
     shuffled-wd    the table with its WDs in another order: what one WD tells of its neighbours is gone
     shuffled-lr    the same with its LRs
+    16-seeds       the table, where the grid has 16 seeds in each cell, as many as isotune may ask for
     made-elr       a bowl in log2 ELR, nearly flat along it: the tuner's assumption holds
     made-lr        a bowl in log2 LR, nearly flat along WD
     made-round     a round bowl: no direction is flat, nothing is invariant
@@ -15,6 +16,7 @@ losses at constant LR that are above the decayed ones by a * ELR^q, and seeds' n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from landscape import Landscape, relabelled, table_landscapes
 from isotune.analyze.seed_noise import SeedNoise
 from isotune.errors import InputError
 from isotune.runs import read_table
+from isotune.tune.questions import MAX_SEEDS
 
 TABLES = Path(__file__).resolve().parents[2] / "tables"
 MADE = "made"
@@ -39,7 +42,8 @@ DIRECTIONS = {
     "made-round": ((1.0, 0.0), (0.0, 1.0), 0.006, 0.006),
     "made-between": ((2.0, 1.0), (1.0, -2.0), 0.003, 0.0002),
 }
-SCENARIOS = ("real", "shuffled-wd", "shuffled-lr", *DIRECTIONS)
+SEVERAL_SEEDS = f"{MAX_SEEDS}-seeds"
+SCENARIOS = ("real", "shuffled-wd", "shuffled-lr", SEVERAL_SEEDS, *DIRECTIONS)
 
 
 @cache
@@ -52,6 +56,12 @@ def landscapes(table: str, scenario: str = "real") -> dict[str, Landscape]:
     real = table_landscapes(read_table(TABLES / table))
     if scenario == "real":
         return real
+    if scenario == SEVERAL_SEEDS:
+        return {
+            name: replace(landscape, num_seeds=MAX_SEEDS)
+            for name, landscape in real.items()
+            if landscape.noise is not None
+        }
     shuffle = {"shuffled-wd": shuffled_wd, "shuffled-lr": shuffled_lr}[scenario]
     return {name: shuffle(landscape) for name, landscape in real.items()}
 

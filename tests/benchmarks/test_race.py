@@ -14,7 +14,7 @@ from head_to_head import free_seeds, paired_ratios, ratio_interval, verdict_word
 from landscape import Landscape
 from race import Course, Heat, course_results, markdown
 from replay import Question, Replay, Spent
-from scenarios import DIRECTIONS, landscapes, shuffled_wd
+from scenarios import DIRECTIONS, SEVERAL_SEEDS, landscapes, shuffled_wd
 from scores import Path as TunerPath
 from scores import make_path, price_to_reach, price_to_stay, regret_at, summarize
 
@@ -172,7 +172,10 @@ def raced(shares, *, scenario="real", table="small32", seeds=100, failures=None,
     tuners = {
         name: {"seeds": seeds}
         | {
-            target: {"stays": {"mean": mean, "p90": 1.0, "failures": (failures or {}).get(name, 0)}}
+            target: {
+                "stays": {"mean": mean, "p90": 1.0, "failures": (failures or {}).get(name, 0)},
+                "first": {"mean": mean**2, "p90": 1.0, "failures": 0},
+            }
             for target in targets
         }
         for name, mean in shares.items()
@@ -198,6 +201,27 @@ def test_the_best_baseline_is_the_lowest_of_the_others_and_never_an_ablation():
     assert [row["ratio_goal_met"] for row in found.values()] == [False, False, True], "half of it, half of it, no worse"
     assert [row["share_goal_met"] for row in found.values()] == [True, False, False], "5, 3 and 2 %"
     assert all(verdict_words(row) in ("met", "missed") for row in found.values())
+
+
+def test_arrivals_are_told_beside_what_stays():
+    shares = {"isotune": 0.2, "random": 0.3}
+    found = head_to_head.head_to_head([raced(shares)])
+    assert [row["ratio"] for row in found["arrivals"]] == [pytest.approx(4 / 9, rel=1e-3)] * 3
+    assert [row["ratio_goal_met"] for row in found["arrivals"]] == [True] * 3
+    assert [row["ratio_goal_met"] for row in found["duels"]] == [False, False, True]
+    text = head_to_head.head_to_head_text(found)
+    assert "| is within | 0.1 % | 4 % | 9 % | 9 % (random) | ≤ 0.5: met in 1 of 1 | ≤ 5 %: met in 1 of 1 |" in text
+    assert "| stays within | 0.1 % | 20 % | 30 % | 30 % (random) | ≤ 0.5: met in 0 of 1 |" in text
+
+
+def test_grids_of_several_seeds_stand_apart():
+    shares = {"isotune": 0.1, "random": 0.2}
+    found = head_to_head.head_to_head([raced(shares, scenario=SEVERAL_SEEDS), raced(shares)])
+    assert [row["scenario"] for row in found["duels"]] == ["real"] * 3 + [SEVERAL_SEEDS] * 3
+    text = head_to_head.head_to_head_text(found)
+    assert text.index("### Tables on which no constant") < text.index(
+        "### Tables with 16 seeds in each cell on which no"
+    )
 
 
 def test_who_is_ahead_is_said_in_words():

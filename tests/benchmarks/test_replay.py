@@ -1,9 +1,11 @@
 """The ledger of replays against brute force: sets of tokens, each trained stretch counted once."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import seed_by_seed
 from landscape import Landscape, relabelled
 from oracle import oracle
 from replay import Question, Replay
@@ -139,6 +141,60 @@ def test_a_repeat_is_another_run_at_the_full_price_with_noise_and_a_level_of_its
     loss = first.answer(Question(0, 20, repeat=1))
     assert first.spent == spent + 20 and loss == asked[0] != first.answer(Question(0, 20))
     assert first.trained(0, 1) == 12 and len(first.curve(0, 1).tokens) < len(first.curve(0).tokens)
+
+
+SEEDS = SeedNoise(np.array([0.1, 0.2, 0.3]), np.ones((3, 3)), level=1.0)
+
+
+def several(num_seeds=4):
+    return replace(made(noise=SEEDS), num_seeds=num_seeds)
+
+
+def test_a_cell_with_several_seeds_is_their_mean_for_the_price_of_all():
+    whole, single = Replay(several(), 80, 3), Replay(several(), 80, 3, by_seed=True)
+    assert whole.grid_price == single.grid_price == 4 * 6 * 80
+    losses = [single.answer(Question(2, 40, repeat=repeat)) for repeat in range(4)]
+    assert len(set(losses)) == 4
+    assert whole.price(Question(2, 40)) == 4 * 40 and single.price(Question(2, 80)) == 80 - (40 - DECAY)
+    assert whole.answer(Question(2, 40)) == pytest.approx(np.mean(losses))
+    assert whole.spent == single.spent == 4 * 40
+    assert whole.answer(Question(2, 40)) == pytest.approx(np.mean(losses)) and whole.spent == 4 * 40
+    assert several().fingerprint != several(1).fingerprint == made(noise=SEEDS).fingerprint
+
+
+def test_a_grid_of_seeds_is_exhausted_when_all_are_known():
+    replay = Replay(several(2), 20, 1, by_seed=True)
+    for cell in range(6):
+        replay.answer(Question(cell, 20))
+    assert not replay.is_exhausted
+    for cell in range(6):
+        replay.answer(Question(cell, 20, repeat=1))
+    assert replay.is_exhausted and replay.spent == replay.grid_price
+
+
+def runs_of(replay):
+    """How many seeds of each cell were trained to the target."""
+    return np.bincount([charge.cell for charge in replay.charges if charge.decay_to == replay.budget], minlength=6)
+
+
+def test_halving_gives_the_better_half_twice_the_seeds():
+    replay = Replay(replace(made(), num_seeds=8), 80, by_seed=True)
+    last = list(seed_by_seed.halving(replay, np.random.default_rng(0)))[-1]
+    assert runs_of(replay).tolist() == [8, 8, 2, 1, 1, 1], "6 cells, the best 3, then the best 2 to the end"
+    assert last.cell == 0 and last.is_done and last.tokens == replay.spent
+
+
+@pytest.mark.parametrize("name", ["grid", "lr_only", "lr_then_wd", "sobol_quadratic", "halving"])
+def test_who_goes_seed_by_seed_gets_right_what_the_mean_of_all_seeds_tells(name):
+    noise = SeedNoise(np.full(3, 0.02), np.ones((3, 3)))
+    path = []
+    for seed in range(1, 6):
+        replay = Replay(replace(made(noise=noise), num_seeds=16), 80, seed, by_seed=True)
+        path = list(getattr(seed_by_seed, name)(replay, np.random.default_rng(seed)))
+        assert path[-1].is_done and path[-1].tokens <= replay.grid_price
+        wanted = 1 if name == "lr_only" else 0  # the WD nearest to 0.1 is the second
+        assert path[-1].cell == wanted or abs(LOSSES[path[-1].cell, 2] - LOSSES[wanted, 2]) < 0.02
+    assert [point.tokens for point in path] == sorted(point.tokens for point in path)
 
 
 def test_relabelled_cells_keep_their_losses_and_scaled_noise():

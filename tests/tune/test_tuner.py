@@ -9,8 +9,8 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
 
 from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
-from isotune.tune.observations import MAX_OBSERVATIONS, NOISE
-from isotune.tune.tuner import believe_answers, expected_gains
+from isotune.tune.observations import MAX_NOISE, MAX_OBSERVATIONS, NOISE, NOISE_GROWTH, own_noise
+from isotune.tune.tuner import _observations, believe_answers, expected_gains
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
 GOAL = Goal(
@@ -467,3 +467,26 @@ def test_a_short_run_has_not_exploded_because_a_long_one_is_far_better():
     assert not any(one.has_diverged for one in mark_exploded(answers))
     plateau = [Answer(short, 4.0), Answer(replace(short, learning_rate=2.0**-9), 1.9)]
     assert [one.has_diverged for one in mark_exploded(plateau)] == [True, False]
+
+
+def test_a_single_run_at_a_high_lr_is_believed_less():
+    """What a run has by itself grows with LR above the middle of the range, beside what its answer's noise is."""
+    low, middle, high = (Question(2.0 ** (GOAL.space.middle[0] + octaves), 0.1, TOKENS) for octaves in (-3, 0, 2))
+    answers = [Answer(low, 1.5), Answer(middle, 1.5), Answer(high, 1.5), Answer(middle, 1.5, "read", noise=0.002)]
+    noise = _observations(GOAL, answers).noise
+    assert noise[:3] == pytest.approx([NOISE, NOISE, NOISE * 2 ** (2 * NOISE_GROWTH)])
+    assert noise[3] == pytest.approx(math.hypot(NOISE, 0.002))
+    assert own_noise(np.array([100.0])) == MAX_NOISE
+
+
+def test_wd_that_helps_is_followed_where_the_bowl_is_steep():
+    """A short run at a large batch: 160 steps, losses that double within three octaves below the best LR, and WD that
+    takes 1 % per octave of 1 + n off them."""
+    space = Space(learning_rate=(2.0**-11, 2.0**-6), weight_decay=(2.0**-7, 2.0), octaves=1.0)
+    goal = Goal(tokens=160 * 4096, space=space, rungs=(160 * 4096,), tokens_per_step=4096)
+    answers = []
+    for lr, wd in [(-9, -4), (-8, -4), (-7, -4), (-6, -4), (-7, -1), (-7, 0)]:
+        off = lr + 6.5
+        excess = 0.012 * off**2 * (1 + 0.25 * abs(off)) - 0.01 * math.log2(1 + 160 * 2.0 ** (lr + wd))
+        answers.append(Answer(Question(2.0**lr, 2.0**wd, goal.tokens), 2 * math.exp(excess)))
+    assert recommend_now(goal, answers).weight_decay >= 1.0

@@ -170,11 +170,13 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
 
 def helped_kernel(invariant: Kernel) -> Kernel:
-    """The same, but for what WD does through n: it may help by much, where n is not large."""
-    mean, deviation = invariant.mean.copy(), invariant.deviation.copy()
+    """The same, but for what WD does through n: it may help by much, where n is not large, however steep the bowl of LR
+    is: a short run at a large batch has a steep one, and there WD helps."""
+    mean, deviation, powers = invariant.mean.copy(), invariant.deviation.copy(), invariant.powers.copy()
     mean[_Z], deviation[_Z] = -0.01, 0.03
-    mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.005
-    return replace(invariant, name=HELPED, mean=mean, deviation=deviation)
+    mean[_Z + 1], deviation[_Z + 1] = 0.01, 0.0075
+    powers[_Z : _Z + 2] = 0.0
+    return replace(invariant, name=HELPED, mean=mean, deviation=deviation, powers=powers)
 
 
 def rough_kernel(invariant: Kernel) -> Kernel:

@@ -2,6 +2,9 @@
 
 The model is local: far above the best of its budget a loss says that it is bad, not how the bowl bends, so its noise
 is raised with its excess.
+
+What a run has by itself is chaos, what the smallest change does to it, and grows with LR (analyze/seed_noise.py finds
+one to three octaves per octave in the tables): a single run at a high LR may be lucky by much.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import numpy as np
 
 from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Points, seed_covariance, shared_covariance
 
-NOISE = 0.0015  # of a loss, by itself
+NOISE = 0.0015  # of a loss, by itself, up to the middle of the range of LR
+NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the middle; where it ends
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
@@ -61,6 +65,15 @@ class Observations:
         shares = self.repeats.shares
         of_others = shares if points is None else self.repeats.shares_at(points)
         return shared_covariance(self.points, others, shares @ of_others.T)
+
+
+def own_noise(octaves_above_middle: np.ndarray) -> np.ndarray:
+    """What a run with such an LR has by itself, standard deviations of log losses.
+
+    >>> own_noise(np.array([-2.0, 0.0, 4.0])).tolist()
+    [0.0015, 0.0015, 0.012]
+    """
+    return np.asarray(np.minimum(MAX_NOISE, NOISE * 2.0 ** (NOISE_GROWTH * np.maximum(0.0, octaves_above_middle))))
 
 
 def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = NOISE) -> Observations:

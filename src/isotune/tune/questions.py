@@ -90,6 +90,11 @@ class Space:
         lr, wd = np.meshgrid(*axes, indexing="ij")
         return np.column_stack([lr.ravel(), wd.ravel()])
 
+    @cached_property
+    def middle(self) -> np.ndarray:
+        """log2 LR and log2 WD half way between the lowest and the highest."""
+        return np.asarray((self.cells.max(axis=0) + self.cells.min(axis=0)) / 2)
+
     def settings_at(self, cells: np.ndarray) -> np.ndarray:
         """[cells x 2]: LR and WD of some of the cells, to the last digit as they were given."""
         if not self.only:

@@ -31,7 +31,7 @@ from isotune.tune.kernels import (
     plain_kernel,
     rough_kernel,
 )
-from isotune.tune.observations import NOISE, Observations, raised_noise, with_noise
+from isotune.tune.observations import NOISE, Observations, own_noise, raised_noise, with_noise
 from isotune.tune.questions import Answer, Goal, Prices, Question, log2_cells
 
 MAX_CONSIDERED = 400  # cells
@@ -219,8 +219,9 @@ def _observations(goal: Goal, answers: Sequence[Answer]) -> Observations:
     usable = [answer for answer in answers if answer.question.tokens <= goal.tokens]
     cells, tokens = _log2_cells([answer.question for answer in usable]), _tokens(usable)
     values = np.array([math.nan if answer.has_diverged else math.log(answer.loss) for answer in usable])
-    usual = [DIVERGED_NOISE if answer.has_diverged else NOISE for answer in usable]
-    noise = np.array([by if one.noise is None else one.noise for one, by in zip(usable, usual, strict=True)])
+    of_runs = own_noise(cells[:, 0] - goal.space.middle[0])
+    of_answers = np.array([answer.noise or 0.0 for answer in usable])
+    noise = np.where([answer.has_diverged for answer in usable], DIVERGED_NOISE, np.hypot(of_runs, of_answers))
     diverged = np.isnan(values)
     if not diverged.all():
         values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
@@ -239,22 +240,18 @@ def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question
         return observed
     tokens, seeds = (np.array([getattr(question, name) for question in usable]) for name in ("tokens", "seed"))
     points = goal.points(_log2_cells(usable), tokens, seeds)
-    return _as_expected(observed, points, believe(kernels_of(goal), observed).at(points).mean)
-
-
-def _as_expected(observed: Observations, points: np.ndarray, expected: np.ndarray) -> Observations:
-    """The observations, and points that are taken to come out as expected."""
+    expected = believe(kernels_of(goal), observed).at(points).mean
     return Observations(
         np.vstack([observed.points, points]),
         np.append(observed.values, expected),
-        np.append(observed.noise, np.full(len(points), NOISE)),
+        np.append(observed.noise, own_noise(points[:, 0] - goal.space.middle[0])),
     )
 
 
 def kernels_of(goal: Goal) -> dict[Kernel, float]:
     """What the losses may be like, with odds."""
     cells = goal.space.cells
-    middle, reach = (cells.max(axis=0) + cells.min(axis=0)) / 2, (cells.max(axis=0) - cells.min(axis=0)) / 2
+    middle, reach = goal.space.middle, (cells.max(axis=0) - cells.min(axis=0)) / 2
     plain = plain_kernel(float(middle[0]), float(middle[1]))
     if goal.tokens_per_step is None:
         return {plain: 1.0}
@@ -295,6 +292,7 @@ class _Candidates:
     seeds: np.ndarray
     points: np.ndarray
     prices: np.ndarray
+    noise: np.ndarray  # of each answer, by itself
     targets: np.ndarray  # the cells that may be recommended, at the goal's budget
 
     @staticmethod
@@ -325,7 +323,8 @@ class _Candidates:
         points = goal.points(cells, tokens, np.where(is_new, NEW, seeds))
         targets = goal.points(recommendable, goal.tokens)
         costs = np.maximum(1.0, np.array(listed, dtype=float))
-        return _Candidates(settings, tokens, seeds, points, costs, targets)
+        noise = own_noise(points[:, 0] - goal.space.middle[0])
+        return _Candidates(settings, tokens, seeds, points, costs, noise, targets)
 
     @property
     def places(self) -> np.ndarray:
@@ -393,7 +392,7 @@ class _Candidates:
 
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
-        return raised_noise(self.points, posterior.mean[len(self.targets) :])
+        return raised_noise(self.points, posterior.mean[len(self.targets) :], self.noise)
 
 
 def _questions(settings: np.ndarray, tokens: np.ndarray, seeds: np.ndarray) -> list[Question]:
