@@ -11,6 +11,7 @@ PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_dr
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
 SLOW_RACERS := gp:6,gp-elr:6,bohb:6,bohb-decayed:6,bohb-syne-tune:6
+SEED_RACERS := isotune,oracle,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
 PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-without-rungs:15,isotune-without-prefixes:15,isotune-one-seed:15
 
 .PHONY: tune test check bench race prove docs clean
@@ -30,11 +31,13 @@ check: .venv/ready-test
 bench: .venv/ready-test
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# An hour or two of two cores; kill and repeat it as you like. A changed tuner: ARGS="--again isotune".
+# Half an hour or more of two cores, and hours with ARGS=--afresh, which runs isotune's rivals again, too; kill and repeat it
+# as you like. A tuner that changed since the last call: ARGS="--again isotune".
 race: .venv/ready-race
 	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
 	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)
+	$(RACE) --table small32 --family "batch 4,batch 64" --scenario 16-seeds --seeds 10 --tuners $(SEED_RACERS) --add $(ARGS)
 	$(RACE) --table nano,made --family "batch 4" --budget 1376256,2752512 --scenario shuffled-wd,shuffled-lr,made-round,made-between --seeds 25 --tuners isotune,sobol-quadratic,random --add $(ARGS)
 	$(BIN)/python benchmarks/tuners/head_to_head.py
 

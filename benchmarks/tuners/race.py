@@ -8,7 +8,8 @@
 Every tuner meets the same replays, paired by seed, for each family and budget; what it recommends is scored on the
 table's smooth truth (analyze/truth.py). Readings are defined in scores.py. A path is raced once: paths are kept in
 benchmarks/tuners/cache and are found again as long as the table's numbers are the same, so a race can be killed,
-continued, and widened by single tuners (a changed tuner: --again NAME).
+continued, and widened by single tuners (a changed tuner: --again NAME). What rivals of isotune did is kept with the
+results, too, so that a changed isotune meets them in minutes instead of hours; --afresh runs them again.
 
 Results: benchmarks/results/tuners.json, tuners.md and tuners/*.svg, made of all that was asked for, and of what was
 asked for before with --add; --no-results prints only. `make race` makes all that is committed. Both files begin with
@@ -23,11 +24,12 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import gzip
 import json
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
@@ -39,7 +41,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from contenders import CONTENDERS
 from harness import circumstances, write_results
-from head_to_head import free_seeds, head_to_head, head_to_head_text, paired_ratios, ratio_intervals, share_words
+from head_to_head import OURS, free_seeds, head_to_head, head_to_head_text, paired_ratios, ratio_intervals, share_words
 from landscape import Landscape
 from plot import SHARES, draw
 from replay import Replay
@@ -52,6 +54,7 @@ from isotune.recipe import format_tokens
 
 CACHE = Path(__file__).resolve().parent / "cache" / "paths.jsonl"
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+KEPT = RESULTS / "tuners" / "rivals.jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def main() -> None:
         if num_seeds is None or seed < num_seeds
     ]
     about = circumstances()
-    known = race(heats, options.processes, set(options.again))
+    known = race(heats, options.processes, set(options.again), kept=None if options.afresh else KEPT)
     results = [course_results(course, heats, known) | {"command": about["command"]} for course in courses]
     print(markdown(results))
     if not options.no_results:
@@ -104,6 +107,7 @@ def main() -> None:
         results = _earlier_results(courses) + results if options.add else results
         commands = dict.fromkeys(result["command"] for result in results)
         (RESULTS / "tuners.md").write_text(f"Made by `{'`, `'.join(commands)}`.\n\n{markdown(results)}")
+        keep({heat: known[heat] for heat in heats}, KEPT)
         seconds = round(time.perf_counter() - started)
         found = {"seconds": seconds, "head_to_head": head_to_head(results), "races": results}
         print(write_results("tuners", about, found))
@@ -122,20 +126,31 @@ def _earlier_results(courses: Sequence[Course]) -> list[dict[str, Any]]:
     ]
 
 
-def race(heats: Sequence[Heat], processes: int = 1, again: Iterable[str] = ()) -> dict[Heat, TunerPath]:
-    """The path of each heat, from the cache or run now; `again` names tuners whose paths are not to be trusted."""
+def race(
+    heats: Sequence[Heat], processes: int = 1, again: Iterable[str] = (), kept: Path | None = None
+) -> dict[Heat, TunerPath]:
+    """The path of each heat, from the cache, from a file of kept paths, or run now; `again` names tuners whose paths
+    are not to be trusted."""
     again = set(again)
-    known = {heat: path for heat, path in _cached() if heat.tuner not in again}
+    known = {heat: path for heat, path in [*_kept(kept), *_cached()] if heat.tuner not in again}
     missing = [heat for heat in heats if heat not in known]
     CACHE.parent.mkdir(exist_ok=True)
     with CACHE.open("a") as file:
         for number, (heat, path) in enumerate(_run_all(missing, processes), 1):
             known[heat] = path
-            file.write(json.dumps(asdict(heat) | {"path": asdict(path)}) + "\n")
+            file.write(_line(heat, path))
             file.flush()
             if number % 100 == 0 or number == len(missing):
                 print(f"{number} of {len(missing)} replays", file=sys.stderr, flush=True)
     return known
+
+
+def keep(paths: Mapping[Heat, TunerPath], file: Path) -> None:
+    """Adds the paths of isotune's rivals to a file of kept ones. Those of isotune are not kept: it changes."""
+    rivals = {heat: path for heat, path in paths.items() if not heat.tuner.startswith(OURS)}
+    lines = sorted(_line(heat, path) for heat, path in (dict(_kept(file)) | rivals).items())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def run_heat(heat: Heat) -> TunerPath:
@@ -263,6 +278,7 @@ def _options() -> argparse.Namespace:
         "--tuners", type=_tuners, default=dict.fromkeys(CONTENDERS), help=f"of {', '.join(CONTENDERS)} (all)"
     )
     parser.add_argument("--again", type=_names, default=[], help="tuners whose cached paths are not to be used")
+    parser.add_argument("--afresh", action="store_true", help=f"run rivals again that are in {KEPT.name}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--add", action="store_true", help="keep what the results say of other courses")
@@ -300,9 +316,19 @@ def _run_all(heats: Sequence[Heat], processes: int) -> Iterator[tuple[Heat, Tune
 
 def _cached() -> Iterator[tuple[Heat, TunerPath]]:
     """What the cache holds; a torn last line is dropped."""
-    if not CACHE.exists():
-        return
-    for line in CACHE.read_text().splitlines():
+    yield from _read(CACHE.read_text() if CACHE.exists() else "")
+
+
+def _kept(file: Path | None) -> Iterator[tuple[Heat, TunerPath]]:
+    yield from _read(gzip.decompress(file.read_bytes()).decode() if file and file.exists() else "")
+
+
+def _line(heat: Heat, path: TunerPath) -> str:
+    return json.dumps(asdict(heat) | {"path": asdict(path)}) + "\n"
+
+
+def _read(lines: str) -> Iterator[tuple[Heat, TunerPath]]:
+    for line in lines.splitlines():
         try:
             row = json.loads(line)
         except json.JSONDecodeError:

@@ -350,3 +350,25 @@ def test_a_heat_that_fails_ends_the_race_before_the_others_are_run(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="not installed"):
         list(race._run_all(range(2000), 2))
     assert len(ran) < 2000
+
+
+def test_what_rivals_did_is_kept_and_what_isotune_did_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(race, "CACHE", tmp_path / "cache" / "paths.jsonl")
+    course, kept = Course("made", "made-elr", "made-elr", 172_032), tmp_path / "rivals.jsonl.gz"
+    heats = [Heat(course, "abc", tuner, seed) for tuner in ("isotune", "isotune-one-seed", "random") for seed in (0, 1)]
+    path = TunerPath(((5, 1), (9, 2)), 9, 12)
+    race.keep(dict.fromkeys(heats, path), kept)
+    first = kept.read_bytes()
+    race.keep(dict.fromkeys(heats[-1:], path), kept)
+    assert kept.read_bytes() == first, "what was kept stays, in the same bytes"
+    ran = []
+    monkeypatch.setattr(race, "run_heat", lambda heat: ran.append(heat) or path)
+    assert race.race(heats, kept=kept) == dict.fromkeys(heats, path)
+    assert {heat.tuner for heat in ran} == {"isotune", "isotune-one-seed"}
+    ran.clear()
+    race.race(heats, again=["random"], kept=kept)
+    assert {heat.tuner for heat in ran} == {"random"}, "isotune is in the cache by now"
+    ran.clear()
+    other = [Heat(course, "def", "random", 0)]
+    race.race(other, kept=kept)
+    assert ran == other, "other numbers are another race"
