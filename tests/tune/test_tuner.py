@@ -9,8 +9,10 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
 
 from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
+from isotune.tune.candidates import expected_gains
 from isotune.tune.observations import MAX_NOISE, MAX_OBSERVATIONS, NOISE, NOISE_GROWTH, own_noise
-from isotune.tune.tuner import _observations, believe_answers, expected_gains
+from isotune.tune.told import Told, observations
+from isotune.tune.tuner import believe_answers
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
 GOAL = Goal(
@@ -78,7 +80,7 @@ def test_of_very_many_answers_none_is_left_out_for_its_place_in_the_list(optimum
     rng = np.random.default_rng(0)
     answers = [
         Answer(Question(lr, wd, TOKENS), math.exp(0.0015 * (math.log2(lr) - optimum) ** 2 + rng.normal(scale=0.001)))
-        for lr, wd in space.settings_at(space.cells).tolist()
+        for lr, wd in space.settings.tolist()
     ]
     found = [
         suggest(goal, ordered)
@@ -469,11 +471,20 @@ def test_a_short_run_has_not_exploded_because_a_long_one_is_far_better():
     assert [one.has_diverged for one in mark_exploded(plateau)] == [True, False]
 
 
+def test_a_cell_that_is_given_twice_is_asked_once():
+    """Settings that went through a text file and those that did not differ in their last digits."""
+    pairs = [(2.0**lr, 0.1) for lr in (-10, -9, -8)]
+    space = Space(only=(*pairs, *((lr * (1 + 1e-12), wd) for lr, wd in pairs)))
+    goal = Goal(tokens=TOKENS, rungs=(TOKENS,), space=space, tokens_per_step=TOKENS_PER_STEP, tolerance=1e-9)
+    answers, suggestions = play(nano_like, goal, most=10)
+    assert len(answers) == 3 and not suggestions[-1].questions
+
+
 def test_a_single_run_at_a_high_lr_is_believed_less():
     """What a run has by itself grows with LR above the middle of the range, beside what its answer's noise is."""
     low, middle, high = (Question(2.0 ** (GOAL.space.middle[0] + octaves), 0.1, TOKENS) for octaves in (-3, 0, 2))
     answers = [Answer(low, 1.5), Answer(middle, 1.5), Answer(high, 1.5), Answer(middle, 1.5, "read", noise=0.002)]
-    noise = _observations(GOAL, answers).noise
+    noise = observations(GOAL, Told.of(answers)).noise
     assert noise[:3] == pytest.approx([NOISE, NOISE, NOISE * 2 ** (2 * NOISE_GROWTH)])
     assert noise[3] == pytest.approx(math.hypot(NOISE, 0.002))
     assert own_noise(np.array([100.0])) == MAX_NOISE

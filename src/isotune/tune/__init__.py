@@ -2,7 +2,8 @@
 
 from isotune.tune.loop import Limits, Objective, Round, Tuned, tune
 from isotune.tune.questions import Answer, Goal, Question, Space, make_rungs
-from isotune.tune.tuner import Recommendation, Suggestion, mark_exploded, recommend_now, suggest
+from isotune.tune.told import mark_exploded
+from isotune.tune.tuner import Recommendation, Suggestion, recommend_now, suggest
 
 __all__ = [
     "Answer",

@@ -199,11 +199,13 @@ def believe(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The observed points, whatever their noise: placed by each view, and what their covariances are made of."""
+    """The observations, whatever their noise: placed by each view, and what their covariances are made of."""
 
+    values: np.ndarray
     placed: dict[str, Placed]
     parts: dict[str, Parts]
     seeds: np.ndarray | float
+    _noiseless: dict[tuple[Kernel, float], np.ndarray] = field(default_factory=dict)
 
     @staticmethod
     def of(kernels: Iterable[Kernel], observed: Observations) -> _Prepared:
@@ -211,7 +213,15 @@ class _Prepared:
         placed = {view: kernel.place(observed.points) for view, kernel in views.items()}
         seeds = observed.seed_covariance_with()
         parts = {view: kernel.parts(placed[view], placed[view], seeds) for view, kernel in views.items()}
-        return _Prepared(placed, parts, seeds)
+        return _Prepared(observed.values, placed, parts, seeds)
+
+    def noiseless(self, kernel: Kernel, size: float) -> np.ndarray:
+        """The covariance without seeds and noise, with the residual for a border; made once."""
+        if (kernel, size) not in self._noiseless:
+            residual = self.values - kernel.expected(self.placed[kernel.view], size)
+            covariance = self.parts[kernel.view].without_seeds(kernel, size)
+            self._noiseless[kernel, size] = _bordered(covariance, residual, 0.0)
+        return self._noiseless[kernel, size]
 
 
 _Place = tuple[int, int, int]  # of a kernel, a size and a scatter among those that are considered
@@ -244,7 +254,6 @@ class _Trials:
         self._noise = [
             _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
         ]
-        self._noiseless: dict[tuple[int, int], np.ndarray] = {}
         self._tried: dict[_Place, _Tried] = {}
 
     def first(self) -> list[_Tried]:
@@ -289,11 +298,7 @@ class _Trials:
         kernel, odds = self._kernels[place[0]]
         size, size_odds = self._sizes[place[1]]
         scatter, scatter_odds = self._scatters[place[2]]
-        if place[:2] not in self._noiseless:
-            residual = self._observed.values - kernel.expected(self._prepared.placed[kernel.view], size)
-            covariance = self._prepared.parts[kernel.view].without_seeds(kernel, size)
-            self._noiseless[place[:2]] = _bordered(covariance, residual, 0.0)
-        solved = _Solved.of(self._noiseless[place[:2]], self._noise[place[2]])
+        solved = _Solved.of(self._prepared.noiseless(kernel, size), self._noise[place[2]])
         rival = Rival(kernel, size, scatter, odds * size_odds * scatter_odds)
         log = math.log(rival.weight) + solved.log_likelihood()
         if self._observed.repeats is not None:

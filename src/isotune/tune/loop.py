@@ -16,7 +16,8 @@ import numpy as np
 
 from isotune.tune.questions import Answer, Goal, Question, Space
 from isotune.tune.readings import Trunk, read_off
-from isotune.tune.tuner import DIVERGED_EXCESS, Recommendation, Suggestion, mark_exploded, suggest
+from isotune.tune.told import DIVERGED_EXCESS, mark_exploded
+from isotune.tune.tuner import Recommendation, Suggestion, suggest
 
 Stopped = Literal[
     "good enough",
@@ -203,7 +204,7 @@ def without_failing_sides(goal: Goal, unanswered: Sequence[Question], answers: S
     if len(unanswered) < FAILING:
         return goal
     sides = failing_sides(unanswered, answers)
-    settings = goal.space.settings_at(goal.space.cells)
+    settings = goal.space.settings
     lr, wd = settings.T
     kept = (
         (lr > sides.get("LR up to", 0.0)) & (wd > sides.get("WD up to", -1.0)) & (wd < sides.get("WD from", math.inf))

@@ -95,23 +95,32 @@ class Space:
         """log2 LR and log2 WD half way between the lowest and the highest."""
         return np.asarray((self.cells.max(axis=0) + self.cells.min(axis=0)) / 2)
 
-    def settings_at(self, cells: np.ndarray) -> np.ndarray:
-        """[cells x 2]: LR and WD of some of the cells, to the last digit as they were given."""
-        if not self.only:
-            return np.asarray(2.0**cells)
-        return np.array([self._given[lr, wd] for lr, wd in cells.tolist()]).reshape(-1, 2)
+    @cached_property
+    def settings(self) -> np.ndarray:
+        """[cells x 2]: LR and WD of the cells, to the last digit as they were given."""
+        return np.array(self.only, dtype=float) if self.only else np.asarray(2.0**self.cells)
 
     @cached_property
-    def _given(self) -> dict[tuple[float, float], tuple[float, float]]:
-        return {(lr, wd): given for (lr, wd), given in zip(self.cells.tolist(), self.only, strict=True)}
+    def cell_at(self) -> dict[tuple[float, ...], int]:
+        """Which cell is at a place, the first one if several are; places are rounded, since equal ones may differ in
+        their last digits."""
+        found: dict[tuple[float, ...], int] = {}
+        for index, place in enumerate(rounded_places(self.cells)):
+            found.setdefault(place, index)
+        return found
 
 
-def log2_cells(settings: Sequence[tuple[float, float]]) -> np.ndarray:
+def log2_cells(settings: Sequence[tuple[float, float]] | np.ndarray) -> np.ndarray:
     """[settings x 2]: log2 LR, log2 WD, with something very small in the place of a WD of 0."""
     pairs = np.array(settings, dtype=float).reshape(-1, 2)
     if not ((pairs[:, 0] > 0).all() and (pairs[:, 1] >= 0).all() and np.isfinite(pairs).all()):
         raise InputError("LR must be above 0 and WD at least 0, both finite: leave out the runs for which it is not so")
     return np.asarray(np.log2(np.maximum(pairs, (0.0, NO_DECAY))))
+
+
+def rounded_places(cells: np.ndarray) -> list[tuple[float, ...]]:
+    """Of each cell log2 LR and log2 WD, equal where settings differ in their last digits alone."""
+    return list(map(tuple, cells.round(6).tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +149,10 @@ class Goal:
             raise InputError(f"level={show(self.level)} must be between 0 and 1, such as 0.9")
         if self.rungs[0] < 1:
             raise InputError(f"rungs={show(self.rungs)} must all be above 0: a run has at least one token")
+
+    def targets(self, cells: np.ndarray) -> np.ndarray:
+        """The points of some of the space's cells at the budget that is tuned for."""
+        return self.points(self.space.cells[cells], self.tokens)
 
     def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:
         """[cells x 5] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget, seed (NaN:

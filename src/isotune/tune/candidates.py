@@ -1,0 +1,177 @@
+"""Every question that may still be asked, what each would cost, and by how much its answer would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isotune.tune.belief import Belief, Posterior
+from isotune.tune.kernels import NEW
+from isotune.tune.observations import NOISE, own_noise, raised_noise
+from isotune.tune.questions import Goal, Prices, Question, rounded_places
+from isotune.tune.told import Asked, Told, not_hopeless
+
+MAX_CONSIDERED = 400  # cells
+NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
+MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every cell at every rung that may still be asked, with its price."""
+
+    asked: Asked
+    points: np.ndarray
+    prices: np.ndarray
+    noise: np.ndarray  # of each answer, by itself
+    targets: np.ndarray  # the cells that may be recommended, at the goal's budget
+
+    @staticmethod
+    def of(
+        goal: Goal,
+        targets: np.ndarray,
+        belief: Belief,
+        told: Told,
+        leave_out: Sequence[Question],
+        prices: Prices | None,
+    ) -> Candidates:
+        left_out = Asked.of(leave_out)
+        known = {*_keys(goal, told.trained), *_keys(goal, left_out)}
+        known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
+        rates, rungs = goal.space.settings[:, 0], np.array(goal.rungs)
+        cells = np.fromiter(goal.space.cell_at.values(), dtype=int)
+        cells = cells[not_hopeless(rates[cells], np.full(len(cells), rungs[0]), told)]
+        cells, seeds = _cells_and_seeds(goal, belief, promising(goal, belief, cells), known_seeds)
+        cells, seeds, tokens = cells.repeat(len(rungs)), seeds.repeat(len(rungs)), np.tile(rungs, len(cells))
+        possible = not_hopeless(rates[cells], tokens, told).tolist()
+        keys = zip(cells.tolist(), tokens.tolist(), seeds.tolist(), strict=True)
+        kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
+        cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
+        asked = Asked(goal.space.settings[cells], tokens, seeds)
+        listed = prices(_questions(asked)) if prices else tokens
+        is_new = ~np.isin(seeds, [*known_seeds, goal.seeds[0]])
+        points = goal.points(goal.space.cells[cells], tokens, np.where(is_new, NEW, seeds))
+        return Candidates(
+            asked,
+            points,
+            np.maximum(1.0, np.array(listed, dtype=float)),
+            own_noise(points[:, 0] - goal.space.middle[0]),
+            goal.targets(targets),
+        )
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The targets, then the questions."""
+        return np.vstack([self.targets, self.points])
+
+    def question(self, index: int) -> Question:
+        return _questions(self.asked.some([index]))[0]
+
+    def next(self, posterior: Posterior, told: Told, chosen: Sequence[int], num_observed: int) -> int | None:
+        """The place of the question to ask, None if none is left."""
+        if len(chosen) == len(self):
+            return None
+        if not num_observed:
+            return self._first(posterior)
+        if not chosen and len(told) and told.diverged.all():
+            return self._lower(told)
+        return self._best(posterior, chosen)
+
+    def confirming(self, goal: Goal, learning_rate: float, weight_decay: float, told: Told) -> int | None:
+        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: two seeds,
+        or all that there are, were run with it, as long as any was. One lucky run, or an LR that nobody tried, can
+        look sure."""
+        runs = told.trained.some(told.trained.have(learning_rate) & (told.trained.tokens <= goal.tokens))
+        longest = runs.tokens.max(initial=0)
+        tried = np.unique(runs.seeds[runs.tokens == longest])
+        if len(tried) >= min(2, len(goal.seeds)):
+            return None
+        is_longer = ~np.isin(self.asked.seeds, tried) & (self.asked.tokens >= longest)
+        places = np.flatnonzero(self.asked.have(learning_rate, weight_decay) & is_longer)
+        return int(places[np.argmin(self.prices[places])]) if len(places) else None
+
+    def _first(self, posterior: Posterior) -> int:
+        """Where nothing is known: the shortest run with the settings that are expected to be best."""
+        expected = posterior.mean[len(self.targets) :]
+        return int(np.argmin(np.where(self.asked.tokens == self.asked.tokens.min(), expected, np.inf)))
+
+    def _lower(self, told: Told) -> int:
+        """Where no run has finished: a short run half way down, from the lowest LR and WD that were tried to the lowest
+        that are left."""
+        cells = self.points[:, :2].round(6)
+        distance = np.abs(cells - (cells.min(axis=0) + told.asked.cells.min(axis=0)) / 2)
+        return int(np.lexsort((self.points[:, 3], distance[:, 1], distance[:, 0]))[0])
+
+    def _best(self, posterior: Posterior, chosen: Sequence[int]) -> int:
+        """Among those with a fair part of the largest gain the one with most gain per token."""
+        gains = expected_gains(posterior, len(self.targets), self._expected_noise(posterior))
+        gains[list(chosen)] = -1.0
+        worth = gains >= MIN_GAIN_SHARE * gains.max()
+        return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
+
+    def _expected_noise(self, posterior: Posterior) -> np.ndarray:
+        """Of each question's answer: an answer that is expected to be bad will say little."""
+        return raised_noise(self.points, posterior.mean[len(self.targets) :], self.noise)
+
+
+def _questions(asked: Asked) -> list[Question]:
+    return list(map(Question, *asked.settings.T.tolist(), asked.tokens.tolist(), asked.seeds.tolist()))
+
+
+def _keys(goal: Goal, asked: Asked) -> Iterator[tuple[int | None, float, float]]:
+    """Of questions their cells, if they are in the space, budgets and seeds."""
+    cells = map(goal.space.cell_at.get, rounded_places(asked.cells))
+    return zip(cells, asked.tokens.tolist(), asked.seeds.tolist(), strict=True)
+
+
+def _cells_and_seeds(
+    goal: Goal, belief: Belief, cells: np.ndarray, known_seeds: set[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(cells, seeds): every cell with the first seed; the best ones also with the others that were asked, and with one
+    more."""
+    others = [seed for seed in goal.seeds[1:] if seed in known_seeds] + [
+        seed for seed in goal.seeds[1:] if seed not in known_seeds
+    ][:1]
+    if not others or not known_seeds:
+        return cells, np.full(len(cells), goal.seeds[0])
+    best = np.argsort(belief.at(goal.targets(cells)).mean)[:NUM_REPEATED]
+    seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
+    return np.concatenate([cells, np.tile(cells[best], len(others))]), seeds
+
+
+def promising(goal: Goal, belief: Belief, cells: np.ndarray) -> np.ndarray:
+    """Of very many cells those that are expected to be best, and those that may be: all pairs would take long."""
+    if len(cells) <= MAX_CONSIDERED:
+        return cells
+    posterior = belief.at(goal.targets(cells))
+    expected = np.argsort(posterior.mean, kind="stable")[: MAX_CONSIDERED // 2]
+    possible = posterior.mean - 2 * posterior.deviation
+    possible[expected] = np.inf
+    return cells[np.sort([*expected, *np.argsort(possible, kind="stable")[: MAX_CONSIDERED // 2]])]
+
+
+def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.ndarray = NOISE) -> np.ndarray:
+    """By how much an answer at each later point lowers the lowest expected log loss of the targets, which come first:
+    the knowledge gradient."""
+    targets, points = slice(0, num_targets), slice(num_targets, None)
+    mean = posterior.mean[targets]
+    # How far an answer that is one deviation higher than expected moves each target: [targets x points].
+    move = posterior.covariance(targets, points) / np.hypot(posterior.deviation[points], noise)
+    # A target that no answer can move below all others is left out: nothing changes, and most are.
+    reach = float(np.abs(_NODES).max()) * np.abs(move).max(axis=1, initial=0.0)
+    could_be_best = mean - reach <= (mean + reach).min()
+    mean, move = mean[could_be_best], move[could_be_best]
+    after = np.zeros(move.shape[1])
+    moved = np.empty_like(move)
+    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+        np.multiply(move, node, out=moved)
+        moved += mean[:, None]
+        after += weight * moved.min(axis=0)
+    return np.maximum(0.0, float(mean.min()) - after)

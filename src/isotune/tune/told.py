@@ -1,0 +1,178 @@
+"""What answers tell: which settings have diverged, and observations for a belief."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
+
+from isotune.errors import InputError
+from isotune.tune.observations import Observations, own_noise, with_noise
+from isotune.tune.questions import Answer, Goal, Question, log2_cells, rounded_places
+
+# A diverged run counts as this much worse than the worst of its budget, give or take: it tells that its LR is too high,
+# which no cell with that LR needs a fit for, and nothing of how the bowl bends.
+DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.2
+# In log loss above the best run that was no longer, a factor of 2: what has a higher LR and such a loss has stopped
+# learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
+EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
+_COLUMNS = attrgetter("learning_rate", "weight_decay", "tokens", "seed")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions by column."""
+
+    settings: np.ndarray  # [questions x 2]: LR, WD
+    tokens: np.ndarray
+    seeds: np.ndarray
+
+    @staticmethod
+    def of(questions: Iterable[Question]) -> Asked:
+        columns = np.fromiter(chain.from_iterable(map(_COLUMNS, questions)), dtype=float).reshape(-1, 4)
+        return Asked(columns[:, :2], columns[:, 2], columns[:, 3])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def some(self, chosen: np.ndarray | list[int]) -> Asked:
+        return Asked(self.settings[chosen], self.tokens[chosen], self.seeds[chosen])
+
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """[questions x 2]: log2 LR, log2 WD."""
+        return log2_cells(self.settings)
+
+    def have(self, learning_rate: float, weight_decay: float | None = None) -> np.ndarray:
+        """Which have this LR, and this WD if it is given, but for the last digits."""
+        same = is_near(self.settings[:, 0], learning_rate)
+        return same if weight_decay is None else same & is_near(self.settings[:, 1], weight_decay)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Answers by column."""
+
+    asked: Asked
+    losses: np.ndarray  # NaN: diverged
+    noise: np.ndarray  # of log losses, where an answer has more than runs have by themselves
+    were_read: np.ndarray  # not trained but read off a trunk
+
+    @staticmethod
+    def of(answers: Sequence[Answer]) -> Told:
+        return Told(
+            Asked.of([answer.question for answer in answers]),
+            np.array([math.nan if answer.has_diverged else answer.loss for answer in answers], dtype=float),
+            np.array([answer.noise or 0.0 for answer in answers], dtype=float),
+            np.array([answer.status == "read" for answer in answers], dtype=bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    @cached_property
+    def diverged(self) -> np.ndarray:
+        return np.isnan(self.losses)
+
+    @cached_property
+    def trained(self) -> Asked:
+        """What was asked, without what was read off trunks."""
+        return self.asked.some(~self.were_read)
+
+    @cached_property
+    def finished(self) -> Asked:
+        return self.asked.some(~self.diverged)
+
+    def some(self, chosen: np.ndarray) -> Told:
+        return Told(self.asked.some(chosen), self.losses[chosen], self.noise[chosen], self.were_read[chosen])
+
+
+def is_near(values: np.ndarray, value: float) -> np.ndarray:
+    """The same as math.isclose, of many."""
+    return np.asarray(np.abs(values - value) <= 1e-9 * np.maximum(np.abs(values), abs(value)))
+
+
+def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """The answers, those diverged whose loss is finite but far above that of the best run that was no longer, and whose
+    LR is higher than its. At a lower LR, or in fewer tokens, such a run has learned too little, which is no divergence.
+    """
+    finished = [answer for answer in answers if not answer.has_diverged]
+    if not finished:
+        return answers
+    losses = [answer.loss for answer in finished]
+    best = min(losses)
+    if best <= 0:
+        raise InputError(
+            f"a loss is {best:.4g}: losses must be above 0, since their logarithms are compared; add a constant"
+        )
+    factor = math.exp(EXPLODED_EXCESS)
+    if max(losses) <= factor * best:
+        return answers
+    best_to: dict[int, Answer] = {}  # by tokens
+    for tokens in {answer.question.tokens for answer in finished}:
+        best_to[tokens] = min(
+            (answer for answer in finished if answer.question.tokens <= tokens), key=lambda answer: answer.loss
+        )
+
+    def has_exploded(answer: Answer) -> bool:
+        rival = best_to.get(answer.question.tokens)
+        return (
+            rival is not None
+            and answer.loss > factor * rival.loss
+            and answer.question.learning_rate > rival.question.learning_rate
+        )
+
+    return [replace(one, loss=math.nan, status="diverged") if has_exploded(one) else one for one in answers]
+
+
+def observations(goal: Goal, told: Told) -> Observations:
+    """What a belief is made of."""
+    usable = told.some(told.asked.tokens <= goal.tokens)
+    asked, diverged = usable.asked, usable.diverged
+    values = np.array([math.log(loss) if loss == loss else math.nan for loss in usable.losses.tolist()])
+    of_runs = own_noise(asked.cells[:, 0] - goal.space.middle[0])
+    noise = np.where(diverged, DIVERGED_NOISE, np.hypot(of_runs, usable.noise))
+    if not diverged.all():
+        values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
+    for tokens in np.unique(asked.tokens[diverged]):
+        here = asked.tokens == tokens
+        known = values[here & ~diverged]
+        known = known if len(known) else values[~diverged]
+        values[here & diverged] = (known.max() if len(known) else 0.0) + DIVERGED_EXCESS
+    return with_noise(goal.points(asked.cells, asked.tokens, asked.seeds), values, noise)
+
+
+def not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, told: Told) -> np.ndarray:
+    """Whether no run with this LR or a lower one diverged in so few tokens; an LR that also finished stays."""
+    possible = np.ones(len(tokens), dtype=bool)
+    diverged = told.asked.some(told.diverged)
+    if not len(diverged):
+        return possible
+    for budget in np.unique(diverged.tokens):
+        possible &= (learning_rates < diverged.settings[diverged.tokens == budget, 0].min()) | (tokens < budget)
+    return possible | np.isin(learning_rates, told.finished.settings[:, 0])
+
+
+def recommendable(goal: Goal, told: Told) -> np.ndarray:
+    """Which cells of the space have an LR that is not known to diverge: no run with it or a lower one did, or a run
+    with it or a higher one, and as long, did not; and did not diverge themselves, with any seed. Where this leaves
+    nothing, those with the lowest LR."""
+    cells = goal.space.cells
+    every = np.arange(len(cells))
+    diverged = told.asked.some(told.diverged & (told.asked.tokens <= goal.tokens))
+    if not len(diverged):
+        return every
+    rates, possible = cells[:, 0].round(6), np.ones(len(cells), dtype=bool)
+    rates_diverged, rates_finished = (some.cells[:, 0].round(6) for some in (diverged, told.finished))
+    for budget in np.unique(diverged.tokens):
+        as_long = rates_finished[told.finished.tokens >= budget]
+        lowest = rates_diverged[diverged.tokens == budget].min()
+        possible &= (rates < lowest) | (rates <= as_long.max(initial=-math.inf))
+    themselves = [goal.space.cell_at.get(place) for place in rounded_places(diverged.cells)]
+    possible[[cell for cell in themselves if cell is not None]] = False
+    return every[possible] if possible.any() else every[rates == rates.min()]
