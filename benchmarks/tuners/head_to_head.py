@@ -7,7 +7,8 @@
     arrivals    the same, where a recommendation counts from when it is within the target for the first time
     regrets     the same courses: isotune's mean regret after some shares of the grid's tokens against the lowest of all
                 baselines, chosen for each course and share
-    controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic
+    controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic; tables are
+                shuffled in several orders, over which the goal is judged in the mean
     ablations   isotune without one of its parts, and other samplers with its coordinates, against isotune
 
 Shares are those of `stays` in scores.py, and of `first` for arrivals: a seed that fails is charged the full grid. A
@@ -22,6 +23,7 @@ both where both have them.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -44,7 +46,7 @@ COORDINATES = ("tpe-elr", "gp-elr")  # with our coordinates: rivals, and ablatio
 RATIO_GOALS = {"0.1%": 0.5, "0.25%": 0.5, "0.5%": 1.0}
 SHARE_GOALS = {"0.1%": 0.05, "0.25%": 0.03, "0.5%": 0.02}
 CONTROL_GOAL = 1.2
-CONTROLS = ("shuffled-wd", "shuffled-lr", "made-round", "made-between")
+CONTROLS = re.compile(r"(shuffled-wd|shuffled-lr|made-round|made-between)(-\d+)?")  # and the number of an order
 SEEN_TABLES = ("nano",)  # constants of the tuner were set on them
 SEVERAL_SEEDS = "16-seeds"  # scenario of a grid with as many seeds in each cell
 LEVEL, DRAWS, MIN_SEEDS = 0.9, 2000, 10
@@ -211,7 +213,7 @@ def _baselines(race: Race) -> list[str]:
 
 
 def _is_control(race: Race) -> bool:
-    return race["scenario"] in CONTROLS
+    return CONTROLS.fullmatch(race["scenario"]) is not None
 
 
 def _rounded(value: float) -> float:
@@ -370,9 +372,30 @@ def _regrets(rows: Sequence[Row]) -> str:
 
 
 def _controls(rows: Iterable[Row]) -> str:
-    lines = [[*_both(row), f"≤ {row['ratio_goal']:g}: {verdict_words(row)}"] for row in rows]
-    head = ("course", "target", "isotune", "seeds", "against", "its share", "its seeds", "ratio", "goal for the ratio")
-    return _table(head, lines)
+    """A line for all orders of a shuffled table together, and what came of each of them."""
+    together: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        surface = CONTROLS.sub(r"\1", row["scenario"])
+        together.setdefault((_course_words(row | {"scenario": surface}), _target(row["target"])), []).append(row)
+    lines = [[*place, *_control_words(its)] for place, its in together.items()]
+    return _table(
+        ["course", "target", OURS, YARDSTICK, "ratio", "goal for the ratio", "seeds", "ratio by order"], lines
+    )
+
+
+def _control_words(orders: Sequence[Row]) -> list[str]:
+    ours, charged = (float(np.mean([row[OURS][mean] for row in orders])) for mean in ("mean", "charged_mean"))
+    its = float(np.mean([row["baseline"]["mean"] for row in orders]))
+    goal = orders[0]["ratio_goal"]
+    seeds = sorted({row[OURS]["seeds"] for row in orders})
+    is_met = charged <= goal * its and any(row[OURS]["failures"] < row[OURS]["seeds"] for row in orders)
+    return [
+        *(f"{100 * mean:.3g} %" for mean in (ours, its)),
+        f"{ours / its:.2g}" if its else "-",
+        f"≤ {goal:g}: {'met' if is_met else 'missed'}",
+        " or ".join(map(str, seeds)),
+        ", ".join(map(_ratio, orders)) if len(orders) == 1 else ", ".join(f"{row['ratio']:.2g}" for row in orders),
+    ]
 
 
 def _both(row: Row) -> list[str]:

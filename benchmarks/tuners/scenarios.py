@@ -3,6 +3,7 @@
     real           the table
     shuffled-wd    the table with its WDs in another order: what one WD tells of its neighbours is gone
     shuffled-lr    the same with its LRs
+    shuffled-lr-2  the same in another order, up to shuffled-lr-6, and so for WDs: one order may suit anybody
     16-seeds       the table, where the grid has 16 seeds in each cell, as many as isotune may ask for
     made-elr       a bowl in log2 ELR, nearly flat along it: the tuner's assumption holds
     made-lr        a bowl in log2 LR, nearly flat along WD
@@ -43,7 +44,12 @@ DIRECTIONS = {
     "made-between": ((2.0, 1.0), (1.0, -2.0), 0.003, 0.0002),
 }
 SEVERAL_SEEDS = f"{MAX_SEEDS}-seeds"
-SCENARIOS = ("real", "shuffled-wd", "shuffled-lr", SEVERAL_SEEDS, *DIRECTIONS)
+NUM_ORDERS = 6
+SHUFFLED = ("shuffled-wd", "shuffled-lr")
+ORDERS = {
+    name if number == 0 else f"{name}-{number + 1}": (name, number) for name in SHUFFLED for number in range(NUM_ORDERS)
+}
+SCENARIOS = ("real", *ORDERS, SEVERAL_SEEDS, *DIRECTIONS)
 
 
 @cache
@@ -62,24 +68,25 @@ def landscapes(table: str, scenario: str = "real") -> dict[str, Landscape]:
             for name, landscape in real.items()
             if landscape.noise is not None
         }
-    shuffle = {"shuffled-wd": shuffled_wd, "shuffled-lr": shuffled_lr}[scenario]
-    return {name: shuffle(landscape) for name, landscape in real.items()}
+    axis, order = ORDERS[scenario]
+    shuffle = {"shuffled-wd": shuffled_wd, "shuffled-lr": shuffled_lr}[axis]
+    return {name: shuffle(landscape, order) for name, landscape in real.items()}
 
 
-def shuffled_wd(landscape: Landscape) -> Landscape:
+def shuffled_wd(landscape: Landscape, order: int = 0) -> Landscape:
     """Weight decays in an order of chance, the same for all LRs."""
-    return _shuffled(landscape, landscape.log2_wd, landscape.log2_lr)
+    return _shuffled(landscape, landscape.log2_wd, landscape.log2_lr, order)
 
 
-def shuffled_lr(landscape: Landscape) -> Landscape:
+def shuffled_lr(landscape: Landscape, order: int = 0) -> Landscape:
     """Learning rates in an order of chance, the same for all WDs."""
-    return _shuffled(landscape, landscape.log2_lr, landscape.log2_wd)
+    return _shuffled(landscape, landscape.log2_lr, landscape.log2_wd, order)
 
 
-def _shuffled(landscape: Landscape, axis: np.ndarray, other: np.ndarray) -> Landscape:
+def _shuffled(landscape: Landscape, axis: np.ndarray, other: np.ndarray, number: int) -> Landscape:
     """Cells whose counterpart is missing, in a partial table, stay as they are."""
     levels = np.unique(axis)
-    order = dict(zip(levels, np.random.default_rng(0).permutation(levels), strict=True))
+    order = dict(zip(levels, np.random.default_rng(number).permutation(levels), strict=True))
     place = {key: index for index, key in enumerate(zip(axis, other, strict=True))}
     wanted = [place.get((order[a], b)) for a, b in zip(axis, other, strict=True)]
     taken = np.array([index if old is None else old for index, old in enumerate(wanted)])

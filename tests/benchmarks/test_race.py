@@ -247,6 +247,24 @@ def test_controls_are_held_against_sobol_with_a_quadratic_alone():
     assert not worse["0.1%"]["ratio_goal_met"]
 
 
+def test_a_table_that_is_shuffled_in_several_orders_is_judged_by_their_mean():
+    shares = {"shuffled-lr": (0.3, 0.1), "shuffled-lr-2": (0.1, 0.3), "shuffled-lr-3": (0.1, 0.1)}
+    races = [
+        raced({"isotune": ours, "sobol-quadratic": its}, scenario=scenario) for scenario, (ours, its) in shares.items()
+    ]
+    text = head_to_head.head_to_head_text(head_to_head.head_to_head(races))
+    line = next(line for line in text.splitlines() if "shuffled-lr," in line and "| 0.5 % |" in line)
+    assert "| 16.7 % | 16.7 % | 1 | ≤ 1.2: met |" in line and line.endswith("| 3, 0.33, 1 |")
+    assert "shuffled-lr-2" not in text
+    alone = head_to_head.head_to_head_text(head_to_head.head_to_head(races[:1]))
+    assert "≤ 1.2: missed" in alone
+
+
+def test_orders_of_shuffled_labels_differ():
+    found = {name: landscapes("nano", name)["batch 4"] for name in ("shuffled-lr", "shuffled-lr-2", "shuffled-wd-2")}
+    assert len({landscape.fingerprint for landscape in found.values()}) == 3
+
+
 def test_ablations_are_told_over_isotune_with_the_same_seeds():
     ours = {seed: 0.1 if seed < 10 else 0.9 for seed in range(40)}
     shares = {
