@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT, TOP = 760, 420, 60, 45, 190, 30
+WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT, TOP = 760, 460, 70, 45, 190, 30
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+DASHES = ("", "2 2", "6 3", "8 2 2 2")  # the next one when all colors are used
+WIDE = ("isotune", 3.0)  # whose line is wider than 1.5
 SHARES = (0.01, 1.0)  # of the grid's price
 REGRETS = (1e-4, 0.1)
 
@@ -24,15 +26,14 @@ def draw(file: Path, title: str, shares: np.ndarray, regrets: Mapping[str, np.nd
         *_axes(),
     ]
     for number, (name, values) in enumerate(regrets.items()):
-        color = COLORS[number % len(COLORS)]
-        dashes = ' stroke-dasharray="5 3"' if number >= 2 * len(COLORS) else ""
-        dashes = ' stroke-dasharray="2 2"' if len(COLORS) <= number < 2 * len(COLORS) else dashes
+        turn, color = divmod(number, len(COLORS))
+        width = WIDE[1] if name == WIDE[0] else 1.5
+        style = f'stroke="{COLORS[color]}" stroke-width="{width}" stroke-dasharray="{DASHES[turn % len(DASHES)]}"'
         there = np.isfinite(values)
         points = " ".join(f"{_x(s):.1f},{_y(v):.1f}" for s, v in zip(shares[there], values[there], strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"{dashes}/>')
-        y = TOP + 10 + 15 * number
-        parts.append(f'<line x1="{WIDTH - RIGHT + 10}" x2="{WIDTH - RIGHT + 34}" y1="{y - 4}" y2="{y - 4}" ')
-        parts.append(f'stroke="{color}" stroke-width="1.5"{dashes}/>')
+        parts.append(f'<polyline points="{points}" fill="none" {style}/>')
+        y = TOP + 10 + 14 * number
+        parts.append(f'<line x1="{WIDTH - RIGHT + 10}" x2="{WIDTH - RIGHT + 34}" y1="{y - 4}" y2="{y - 4}" {style}/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 40}" y="{y}">{escape(name)}</text>')
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join([*parts, "</svg>"]) + "\n")
@@ -48,7 +49,9 @@ def _axes() -> list[str]:
         parts.append(f'<text x="{LEFT - 6}" y="{_y(regret) + 4}" text-anchor="end">{100 * regret:g} %</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">tokens, as a share of the full grid</text>')
-    parts.append(f'<text x="{LEFT - 55}" y="{TOP - 8}">mean regret</text>')
+    height = (TOP + HEIGHT - BOTTOM) / 2
+    turned = f'transform="rotate(-90 14 {height})" text-anchor="middle"'
+    parts.append(f'<text x="14" y="{height}" {turned}>mean regret</text>')
     return parts
 
 
