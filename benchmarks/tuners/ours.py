@@ -1,14 +1,11 @@
 """isotune's tuner in the race, and what is left of it without its parts.
 
 It counts as done where its tolerance is met, and goes on until it expects to be within half of the strictest target, so
-that the path shows what more tokens would have given; then it stops, with what it recommends there. Where the grid has
-several seeds in each cell, and with it everybody more tokens, it goes on until it is surer by as much as the grid's
-means are: rivals go on until they have spent all of the grid.
+that the path shows what more tokens would have given; then it stops, with what it recommends there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -89,7 +86,7 @@ def _tuned(
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
             yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
-        is_sure = answers and best.regret <= LAST / math.sqrt(replay.num_seeds) and suggestion.is_confirmed
+        is_sure = answers and best.regret <= LAST and suggestion.is_confirmed
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return
         asked = suggestion.questions[0]
