@@ -11,7 +11,7 @@ PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_dr
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
 SLOW_RACERS := gp:6,gp-elr:6,bohb:6,bohb-decayed:6,bohb-syne-tune:6
-SEED_RACERS := isotune:40,oracle:10,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
+SEED_RACERS := isotune:100,oracle:10,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
 SHUFFLED := shuffled-wd,shuffled-wd-2,shuffled-wd-3,shuffled-wd-4,shuffled-wd-5,shuffled-wd-6,shuffled-lr,shuffled-lr-2,shuffled-lr-3,shuffled-lr-4,shuffled-lr-5,shuffled-lr-6
 PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-without-rungs:15,isotune-without-prefixes:15,isotune-one-seed:15
 
