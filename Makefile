@@ -32,7 +32,7 @@ check: .venv/ready-test
 bench: .venv/ready-test
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# Half an hour or more of two cores, and hours with ARGS=--afresh, which runs isotune's rivals again, too; kill and repeat it
+# An hour or two of two cores, and many hours with ARGS=--afresh, which runs isotune's rivals again, too; kill and repeat it
 # as you like. A tuner that changed since the last call: ARGS="--again isotune".
 race: .venv/ready-race
 	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)

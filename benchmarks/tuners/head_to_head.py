@@ -392,7 +392,7 @@ def _control_words(orders: Sequence[Row]) -> list[str]:
     return [
         *(f"{100 * mean:.3g} %" for mean in (ours, its)),
         f"{ours / its:.2g}" if its else "-",
-        f"≤ {goal:g}: {'met' if is_met else 'missed'}",
+        f"≤ {goal:g}: {'met' if is_met else 'missed'}{f': {YARDSTICK} is ahead' if ours > its else ''}",
         " or ".join(map(str, seeds)),
         ", ".join(map(_ratio, orders)) if len(orders) == 1 else ", ".join(f"{row['ratio']:.2g}" for row in orders),
     ]

@@ -480,6 +480,18 @@ def test_a_cell_that_is_given_twice_is_asked_once():
     assert len(answers) == 3 and not suggestions[-1].questions
 
 
+def test_a_cell_that_diverged_is_not_recommended_under_its_other_name():
+    """Given twice, with other last digits; runs with its LR and a lower one finish, so that its LR is not at fault."""
+    pairs = [(2.0**-9, 0.1), (2.0**-8, 0.1), (2.0**-8, 1.0)]
+    space = Space(only=(*pairs, *((lr * (1 + 1e-12), wd) for lr, wd in pairs)))
+    goal = Goal(tokens=TOKENS, rungs=(TOKENS,), space=space, tokens_per_step=TOKENS_PER_STEP, tolerance=1.0)
+    losses = (1.8, 1.5, math.nan)
+    answers = [Answer(Question(lr, wd, TOKENS), loss) for (lr, wd), loss in zip(pairs, losses, strict=True)]
+    found = recommend_now(goal, answers)
+    assert len(found.as_good) == 3, "all that may be recommended are as good, at this tolerance"
+    assert {found.weight_decay, *(wd for _, wd in found.as_good)} == {0.1}
+
+
 def test_a_single_run_at_a_high_lr_is_believed_less():
     """What a run has by itself grows with LR above the middle of the range, beside what its answer's noise is."""
     low, middle, high = (Question(2.0 ** (GOAL.space.middle[0] + octaves), 0.1, TOKENS) for octaves in (-3, 0, 2))

@@ -11,7 +11,7 @@ from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
 from isotune.tune import Answer, Goal, Question, Recommendation, Space, Suggestion, recommend_now, suggest
-from isotune.tune.questions import NO_DECAY, log2_cells
+from isotune.tune.questions import NO_DECAY, log2_cells, rounded_places
 from isotune.tune.tuner import believe_answers
 
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
@@ -170,7 +170,7 @@ def _settings(questions: Sequence[Question]) -> list[tuple[float, float]]:
 
 def _places(questions: Sequence[Question]) -> list[tuple[float, ...]]:
     """Equal where settings differ in their last digits alone."""
-    return [tuple(place) for place in log2_cells(_settings(questions)).round(6).tolist()]
+    return rounded_places(log2_cells(_settings(questions)))
 
 
 def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float | None:

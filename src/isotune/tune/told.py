@@ -173,6 +173,6 @@ def recommendable(goal: Goal, told: Told) -> np.ndarray:
         as_long = rates_finished[told.finished.tokens >= budget]
         lowest = rates_diverged[diverged.tokens == budget].min()
         possible &= (rates < lowest) | (rates <= as_long.max(initial=-math.inf))
-    themselves = [goal.space.cell_at.get(place) for place in rounded_places(diverged.cells)]
-    possible[[cell for cell in themselves if cell is not None]] = False
+    themselves = set(rounded_places(diverged.cells))
+    possible &= np.array([place not in themselves for place in rounded_places(cells)])
     return every[possible] if possible.any() else every[rates == rates.min()]
