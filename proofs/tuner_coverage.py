@@ -35,9 +35,9 @@ from proof import commit, machine
 
 from isotune.tune import Answer, Goal, Question, Space, suggest
 from isotune.tune.belief import SCATTERS, SIZES, believe
+from isotune.tune.board import kernels_of
 from isotune.tune.kernels import SEED_NOISE, SEED_OCTAVES, SEED_SCALES
 from isotune.tune.observations import Observations, own_noise
-from isotune.tune.tuner import kernels_of
 
 FOLDER = Path(__file__).parent
 BAND = (0.85, 0.95)

@@ -9,11 +9,13 @@ from isotune.tune.kernels import (
     INVARIANT,
     ROUGH,
     SEED_NOISE,
+    Places,
     helped_kernel,
     invariant_kernel,
     plain_kernel,
     rough_kernel,
     seed_covariance,
+    seed_variance,
 )
 from isotune.tune.observations import MAX_OBSERVATIONS, NOISE, Observations, with_noise
 
@@ -39,8 +41,8 @@ ALL = dict(zip(KERNELS, (4.0, 1.0, 2.0, 1.0), strict=True))  # as the tuner has 
 
 
 def covariance(kernel, a, b, size=1.0, scatter=1.0):
-    parts = kernel.parts(kernel.place(a), kernel.place(b), seed_covariance(a, b))
-    return parts.covariance(kernel, size, scatter)
+    shared = kernel.shared(Places.of([kernel], a), Places.of([kernel], b))
+    return shared.covariance(kernel.weights(size)) + scatter**2 * seed_covariance(a, b)
 
 
 @pytest.mark.parametrize(("size", "scatter"), [(1.0, 1.0), (4.0, 2.5)])
@@ -52,13 +54,14 @@ def test_the_posterior_is_the_textbooks(kernel, size, scatter):
     posterior, noise = belief.at(asked), belief.observations.noise  # raised where a value is taken for luck
     inverse = np.linalg.inv(covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2))
     cross = covariance(kernel, asked, seen, size, scatter)
-    before = [kernel.expected(kernel.place(where), size) for where in (seen, asked)]
+    before = [kernel.expected(Places.of([kernel], where), size) for where in (seen, asked)]
     assert posterior.mean == pytest.approx(before[1] + cross @ inverse @ (values - before[0]), abs=1e-6)
     prior = covariance(kernel, asked, asked, size, scatter)
     expected = prior - cross @ inverse @ cross.T
     assert posterior.covariance(slice(None), slice(None)) == pytest.approx(expected, abs=1e-7)
     assert posterior.deviation == pytest.approx(np.sqrt(np.diag(expected)), abs=1e-5)
-    assert kernel.variance(kernel.place(asked), size, scatter) == pytest.approx(np.diag(prior))
+    diagonal = kernel.variance(Places.of([kernel], asked), kernel.weights(size)) + scatter**2 * seed_variance(asked)
+    assert diagonal == pytest.approx(np.diag(prior))
 
 
 def test_a_loss_far_below_all_expectation_is_luck_until_another_seed_says_the_same():
@@ -115,7 +118,7 @@ def test_rivals_that_are_not_tried_would_have_weighed_nothing(count, deviation):
         for size, size_odds in SIZES.items():
             for scatter, scatter_odds in SCATTERS.items():
                 total = covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2)
-                off = values - kernel.expected(kernel.place(seen), size)
+                off = values - kernel.expected(Places.of([kernel], seen), size)
                 evidence = -(np.linalg.slogdet(total)[1] + off @ np.linalg.solve(total, off)) / 2
                 logs[kernel.name, size, scatter] = evidence + np.log(odds * size_odds * scatter_odds)
     weights = np.exp(np.array(list(logs.values())) - max(logs.values()))

@@ -11,15 +11,14 @@ evidence, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 from scipy.linalg import lapack
 
-from isotune.tune.kernels import Kernel, Parts, Placed, Points, seed_covariance
+from isotune.tune.kernels import Kernel, Places, Points, Weights, seed_covariance, seed_variance
 from isotune.tune.observations import Observations, fewer
 
 # Odds, before anything is seen. They were set on tables/nano.
@@ -56,31 +55,33 @@ class Belief:
 
     rivals: tuple[Rival, ...]
     observations: Observations
-    _placed: dict[str, Placed] = field(repr=False)  # the observations, by the kernels' views
+    _places: Places = field(repr=False)  # of the observations
     _solved: tuple[_Solved, ...] = field(repr=False)  # the same, by rival
 
-    def at(self, points: Points) -> Posterior:
+    def at(self, points: Points | Places) -> Posterior:
         """The log losses at these points."""
         kernels = {rival.kernel.view: rival.kernel for rival in self.rivals}
-        placed = {view: kernel.place(points) for view, kernel in kernels.items()}
-        seeds = self.observations.seed_covariance_with(points)
-        seen = {view: kernel.parts(self._placed[view], placed[view], seeds) for view, kernel in kernels.items()}
+        places = points if isinstance(points, Places) else Places.of(kernels.values(), points)
+        if not len(self.observations):
+            means = [rival.kernel.expected(places, rival.size) for rival in self.rivals]
+            return Posterior(self.rivals, places, np.array(means), (np.zeros((len(places), 0)),) * len(means))
+        shared = {view: kernel.shared(places, self._places) for view, kernel in kernels.items()}
+        of_seeds = self.observations.seed_covariance_with(places.points)
         means, explained = [], []
         for rival, solved in zip(self.rivals, self._solved, strict=True):
-            view = rival.kernel.view
-            known = np.zeros((0, len(points)))
-            if len(self.observations):
-                known = _solve(solved.root, seen[view].covariance(rival.kernel, rival.size, rival.scatter))
-            means.append(rival.kernel.expected(placed[view], rival.size) + known.T @ solved.residual)
+            covariance = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
+            covariance += rival.scatter**2 * of_seeds
+            known = _solve(solved.root, covariance.T).T
+            means.append(rival.kernel.expected(places, rival.size) + known @ solved.residual)
             explained.append(known)
-        return Posterior(self.rivals, points, placed, np.array(means), tuple(explained))
+        return Posterior(self.rivals, places, np.array(means), tuple(explained))
 
     def luck(self) -> np.ndarray:
         """Half of what each observation is below what the others lead to expect, where that is more than LUCK
         deviations; else 0. By the likeliest rival."""
         solved = self._solved[int(np.argmax([rival.weight for rival in self.rivals]))]
         inverse = _solve(solved.root, np.eye(len(self.observations)))
-        precision = (inverse**2).sum(axis=0)
+        precision = np.einsum("ij,ij->j", inverse, inverse)
         below = -(inverse.T @ solved.residual) / precision
         return np.where(below * np.sqrt(precision) > LUCK, below / 2, 0.0)
 
@@ -90,10 +91,9 @@ class Posterior:
     """The log losses at some points: each rival's, and of all together."""
 
     rivals: tuple[Rival, ...]
-    points: Points = field(repr=False)
-    _placed: dict[str, Placed] = field(repr=False)
+    places: Places = field(repr=False)
     _means: np.ndarray = field(repr=False)  # [rivals x points]
-    _explained: tuple[np.ndarray, ...] = field(repr=False)  # [observations x points], whose squares add up
+    _explained: tuple[np.ndarray, ...] = field(repr=False)  # [points x observations], whose squares add up
 
     def probability(self, *kernel_names: str) -> float:
         """That one of these kernels is the right one."""
@@ -109,42 +109,52 @@ class Posterior:
 
     @cached_property
     def deviation(self) -> np.ndarray:
-        own = [
-            rival.kernel.variance(self._placed[rival.kernel.view], rival.size, rival.scatter) - (known**2).sum(axis=0)
-            for rival, known in zip(self.rivals, self._explained, strict=True)
-        ]
-        return np.sqrt(np.maximum(0.0, self.weights @ (np.array(own) + (self._means - self.mean) ** 2)))
+        total = self.weights @ (self._means - self.mean) ** 2 + self._scatter * seed_variance(self.places.points)
+        for kernel, weights in self._by_view.values():
+            total += kernel.variance(self.places, weights)
+        for rival, known in zip(self.rivals, self._explained, strict=True):
+            total -= rival.weight * np.einsum("ij,ij->i", known, known)
+        return np.sqrt(np.maximum(0.0, total))
 
     def covariance(self, first: slice, second: slice) -> np.ndarray:
         """[first x second] over all rivals."""
         apart = self._means - self.mean
         total = (self.weights * apart[:, first].T) @ apart[:, second]
-        parts: dict[str, Parts] = {}
-        for index, rival in enumerate(self.rivals):
-            total += rival.weight * self._own(index, first, second, parts)
+        total += self._scatter * seed_covariance(self.places.points[first], self.places.points[second])
+        for kernel, weights in self._by_view.values():
+            total += self.places.shared(kernel, first, second).covariance(weights)
+        for rival, known in zip(self.rivals, self._explained, strict=True):
+            total -= (rival.weight * known[first]) @ known[second].T
         return np.asarray(total)
 
     def draws(self, chosen: slice, count: int, rng: np.random.Generator) -> np.ndarray:
         """[count x chosen] joint draws, each from one of the rivals."""
         drawn = []
-        parts: dict[str, Parts] = {}
+        seeds = seed_covariance(self.places.points[chosen], self.places.points[chosen])
+        shared = {view: self.places.shared(kernel, chosen, chosen) for view, (kernel, _) in self._by_view.items()}
         for index, share in enumerate(rng.multinomial(count, self.weights)):
-            mean = self._means[index][chosen]
             if share:
-                root = _root(self._own(index, chosen, chosen, parts))
-                drawn.append(mean + rng.standard_normal((share, len(mean))) @ root.T)
+                rival, known, mean = self.rivals[index], self._explained[index][chosen], self._means[index][chosen]
+                own = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
+                own += rival.scatter**2 * seeds - known @ known.T
+                drawn.append(mean + rng.standard_normal((share, len(mean))) @ _root(own).T)
         return np.concatenate(drawn)
 
-    def _own(self, index: int, first: slice, second: slice, parts: dict[str, Parts]) -> np.ndarray:
-        """One rival's covariance; `parts` keeps what kernels of the same view share."""
-        rival, known = self.rivals[index], self._explained[index]
-        view, kernel = rival.kernel.view, rival.kernel
-        if view not in parts:
-            seeds = seed_covariance(self.points[first], self.points[second])
-            parts[view] = kernel.parts(self._placed[view].some(first), self._placed[view].some(second), seeds)
-        return np.asarray(
-            parts[view].covariance(rival.kernel, rival.size, rival.scatter) - known[:, first].T @ known[:, second]
-        )
+    @cached_property
+    def _by_view(self) -> dict[str, tuple[Kernel, Weights]]:
+        """What rivals of one view share is a sum over them."""
+        found: dict[str, tuple[Kernel, Weights]] = {}
+        for rival in self.rivals:
+            kernel, weights = rival.kernel, rival.weight * rival.kernel.weights(rival.size)
+            found[kernel.view] = (
+                (kernel, found[kernel.view][1] + weights) if kernel.view in found else (kernel, weights)
+            )
+        return found
+
+    @cached_property
+    def _scatter(self) -> float:
+        """The mean square of it."""
+        return sum(rival.weight * rival.scatter**2 for rival in self.rivals)
 
 
 @dataclass(frozen=True)
@@ -153,28 +163,6 @@ class _Solved:
 
     root: np.ndarray
     residual: np.ndarray
-
-    @staticmethod
-    def of(noiseless: np.ndarray, noise: np.ndarray) -> _Solved:
-        """Of two covariances that add up, each with a border. That of the first is the residual; whitened it is the
-        last row of the factor of the whole."""
-        n = len(noise) - 1
-        for share in _JITTERS:
-            bordered = noiseless + noise
-            if share:
-                bordered[:n, :n] += _jitter(noiseless[:n, :n], share)
-            root, failed = lapack.dpotrf(bordered, lower=1, overwrite_a=1, clean=0)
-            if not failed:
-                return _Solved(root[:n, :n], root[n, :n])
-        raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
-
-    def log_likelihood(self) -> float:
-        """Up to a constant."""
-        return -float(self.residual @ self.residual) / 2 - float(np.log(self.root.diagonal()).sum())
-
-    def for_lapack(self) -> _Solved:
-        """The same in one piece, which LAPACK would make of it with every call."""
-        return _Solved(np.asfortranarray(self.root), self.residual)
 
 
 def believe(
@@ -187,57 +175,42 @@ def believe(
     dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = fewer(observations)
-    prepared = _Prepared.of(kernels, observed)
+    prepared = _Prepared.of(kernels, sizes, observed)
     trials = _Trials(kernels, sizes, scatters, observed, prepared)
     if len(observed) >= MIN_FOR_LUCK:
-        luck = _belief(trials.first(), observed, prepared).luck()
+        trials.first()
+        luck = _belief(trials, observed, prepared).luck()
         if luck.any():
             observed = replace(observed, noise=np.hypot(observed.noise, luck))
             trials = _Trials(kernels, sizes, scatters, observed, prepared)
-    return _belief(trials.worthwhile(), observed, prepared)
+    trials.worthwhile()
+    return _belief(trials, observed, prepared)
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The observations, whatever their noise: placed by each view, and what their covariances are made of."""
+    """The observations, whatever their noise: where they are, what seeds do to them, and the rest of their covariance,
+    with the residual for a border: [kernels x sizes x observations + 1 x observations + 1]."""
 
-    values: np.ndarray
-    placed: dict[str, Placed]
-    parts: dict[str, Parts]
-    seeds: np.ndarray | float
-    _noiseless: dict[tuple[Kernel, float], np.ndarray] = field(default_factory=dict)
+    places: Places
+    of_seeds: np.ndarray | float
+    noiseless: np.ndarray
 
     @staticmethod
-    def of(kernels: Iterable[Kernel], observed: Observations) -> _Prepared:
+    def of(kernels: Mapping[Kernel, float], sizes: Mapping[float, float], observed: Observations) -> _Prepared:
+        n, all_sizes = len(observed), np.array(list(sizes))
+        places = Places.of(kernels, observed.points)
         views = {kernel.view: kernel for kernel in kernels}
-        placed = {view: kernel.place(observed.points) for view, kernel in views.items()}
-        seeds = observed.seed_covariance_with()
-        parts = {view: kernel.parts(placed[view], placed[view], seeds) for view, kernel in views.items()}
-        return _Prepared(observed.values, placed, parts, seeds)
-
-    def noiseless(self, kernel: Kernel, size: float) -> np.ndarray:
-        """The covariance without seeds and noise, with the residual for a border; made once."""
-        if (kernel, size) not in self._noiseless:
-            residual = self.values - kernel.expected(self.placed[kernel.view], size)
-            covariance = self.parts[kernel.view].without_seeds(kernel, size)
-            self._noiseless[kernel, size] = _bordered(covariance, residual, 0.0)
-        return self._noiseless[kernel, size]
-
-
-_Place = tuple[int, int, int]  # of a kernel, a size and a scatter among those that are considered
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """A rival with its odds for a weight, and the logarithm of what it would weigh by the observations."""
-
-    rival: Rival
-    solved: _Solved
-    log: float
+        shared = {view: kernel.shared(places, places) for view, kernel in views.items()}
+        noiseless = np.zeros((len(kernels), len(sizes), n + 1, n + 1))
+        for kernel, bordered in zip(kernels, noiseless, strict=True):
+            shared[kernel.view].covariance(kernel.weights(all_sizes), out=bordered[:, :n, :n])
+            bordered[:, n, :n] = bordered[:, :n, n] = observed.values - kernel.expected(places, all_sizes)
+        return _Prepared(places, observed.seed_covariance_with(), noiseless)
 
 
 class _Trials:
-    """The rivals, each tried when it is asked for, since that takes most of the time."""
+    """The rivals by kernel, size and scatter, each tried when it is asked for, since that takes most of the time."""
 
     def __init__(
         self,
@@ -247,87 +220,108 @@ class _Trials:
         observed: Observations,
         prepared: _Prepared,
     ):
-        self._kernels, self._sizes, self._scatters = list(kernels.items()), list(sizes.items()), list(scatters.items())
-        self._observed = observed
-        self._prepared = prepared
-        own = np.diag(observed.noise**2 + 1e-12)
-        self._noise = [
-            _bordered(own + scatter**2 * prepared.seeds, 0.0, _MORE_THAN_ANY_RESIDUAL) for scatter in scatters
-        ]
-        self._tried: dict[_Place, _Tried] = {}
+        self._kernels, self._sizes, self._scatters = list(kernels), list(sizes), list(scatters)
+        by_kernel, by_size, by_scatter = (np.log(list(odds.values())) for odds in (kernels, sizes, scatters))
+        self._odds = by_kernel[:, None, None] + by_size[:, None] + by_scatter
+        if observed.repeats is not None:
+            self._odds = self._odds + [observed.repeats.log_likelihood(scatter) for scatter in scatters]
+        self._noiseless = prepared.noiseless
+        self._noise = _noise_of(observed, prepared, list(scatters))
+        self._logs = np.full(self._odds.shape, math.nan)  # of what each would weigh, by odds and observations
+        self._solved: dict[tuple[int, ...], _Solved] = {}
 
-    def first(self) -> list[_Tried]:
+    def first(self) -> None:
         """Every second size and scatter, which is enough to see what is luck."""
-        places = product(range(len(self._kernels)), _every_second(len(self._sizes)), _every_second(len(self._scatters)))
-        return self._try(places)
+        wanted = np.zeros(self._logs.shape, dtype=bool)
+        wanted[:, _every_second(len(self._sizes)), _every_second(len(self._scatters))] = True
+        self._try(wanted)
 
-    def worthwhile(self) -> list[_Tried]:
+    def worthwhile(self) -> None:
         """Those that may have a chance: all kernels but those that are hopeless from the first; of each the sizes and
         scatters beside one that is not hopeless among its own."""
-        first = self.first()
-        least = max(tried.log for tried in first) - HOPELESS
-        worth: dict[_Place, _Tried] = {}
-        for kernel in {tried.rival.kernel: None for tried in first if tried.log > least}:
-            worth |= self._climb(kernel)
-        return [worth[place] for place in sorted(worth)]
-
-    def _climb(self, kernel: Kernel) -> dict[_Place, _Tried]:
+        self.first()
+        bests = np.nanmax(self._logs, axis=(1, 2), keepdims=True)
+        self._logs[(bests < bests.max() - HOPELESS).ravel()] = -math.inf  # tried enough
         while True:
-            its = {place: tried for place, tried in self._tried.items() if tried.rival.kernel is kernel}
-            least = max(tried.log for tried in its.values()) - HOPELESS
-            beside = {place for at, tried in its.items() if tried.log > least for place in self._beside(at)}
-            if beside <= its.keys():
-                return its
-            self._try(beside)
+            bests = np.nanmax(self._logs, axis=(1, 2), keepdims=True)
+            wanted = _and_beside(self._logs > bests - HOPELESS) & np.isnan(self._logs)
+            if not wanted.any():
+                return
+            self._try(wanted)
 
-    def _beside(self, place: _Place) -> Iterator[_Place]:
-        kernel, size, scatter = place
-        for other in (size - 1, size + 1):
-            if 0 <= other < len(self._sizes):
-                yield kernel, other, scatter
-        for other in (scatter - 1, scatter + 1):
-            if 0 <= other < len(self._scatters):
-                yield kernel, size, other
+    def rivals(self) -> list[tuple[Rival, _Solved]]:
+        """Those of what was tried that have a chance, with their probabilities."""
+        logs = np.nan_to_num(self._logs, nan=-math.inf)
+        weights = np.exp(logs - logs.max())
+        weights[weights < MIN_WEIGHT * weights.sum()] = 0.0
+        weights /= weights.sum()
+        return [
+            (
+                Rival(self._kernels[kernel], self._sizes[size], self._scatters[scatter], weight),
+                self._solved[kernel, size, scatter],
+            )
+            for (kernel, size, scatter), weight in zip(
+                np.argwhere(weights).tolist(), weights[weights > 0].tolist(), strict=True
+            )
+        ]
 
-    def _try(self, places: Iterable[_Place]) -> list[_Tried]:
-        asked = sorted(places)
-        self._tried |= {place: self._of(place) for place in asked if place not in self._tried}
-        return [self._tried[place] for place in asked]
-
-    def _of(self, place: _Place) -> _Tried:
-        kernel, odds = self._kernels[place[0]]
-        size, size_odds = self._sizes[place[1]]
-        scatter, scatter_odds = self._scatters[place[2]]
-        solved = _Solved.of(self._prepared.noiseless(kernel, size), self._noise[place[2]])
-        rival = Rival(kernel, size, scatter, odds * size_odds * scatter_odds)
-        log = math.log(rival.weight) + solved.log_likelihood()
-        if self._observed.repeats is not None:
-            log += self._observed.repeats.log_likelihood(scatter)
-        return _Tried(rival, solved, log)
-
-
-def _every_second(count: int) -> range:
-    return range(1, count, 2) if count > 1 else range(count)
-
-
-def _belief(tried: Sequence[_Tried], observed: Observations, prepared: _Prepared) -> Belief:
-    """The rivals that have a chance, with their probabilities."""
-    logs = np.array([one.log for one in tried])
-    weights = np.exp(logs - logs.max())
-    weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
-    weights /= weights.sum()
-    kept = [(one, weight) for one, weight in zip(tried, weights.tolist(), strict=True) if weight]
-    rivals = tuple(replace(one.rival, weight=weight) for one, weight in kept)
-    return Belief(rivals, observed, prepared.placed, tuple(one.solved.for_lapack() for one, _ in kept))
+    def _try(self, wanted: np.ndarray) -> None:
+        """All of the wanted ones that were not tried yet, at once."""
+        kernels, sizes, scatters = places = np.nonzero(wanted & np.isnan(self._logs))
+        if not len(kernels):
+            return
+        bordered = self._noiseless[kernels, sizes]
+        bordered += self._noise[scatters]
+        roots = np.array([_bordered_root(matrix).T for matrix in bordered])  # each upper, in C's order
+        residuals, diagonals = roots[:, :-1, -1], np.diagonal(roots, axis1=1, axis2=2)[:, :-1]
+        logs = -np.einsum("ij,ij->i", residuals, residuals) / 2 - np.log(diagonals).sum(axis=1)
+        self._logs[places] = self._odds[places] + logs
+        for index, place in enumerate(np.column_stack(places).tolist()):
+            self._solved[tuple(place)] = _Solved(roots[index, :-1, :-1].T, residuals[index])
 
 
-def _bordered(symmetric: np.ndarray, border: np.ndarray | float, corner: float) -> np.ndarray:
-    """The matrix with one more row, in the order that LAPACK wants, which reads nothing above the diagonal."""
-    n = len(symmetric)
-    result = np.zeros((n + 1, n + 1), order="F")
-    result[:n, :n] = symmetric.T  # the same, in the order of the result
-    result[n, :n], result[n, n] = border, corner
+def _noise_of(observed: Observations, prepared: _Prepared, scatters: Sequence[float]) -> np.ndarray:
+    """[scatters x observations + 1 x observations + 1]: what seeds and runs by themselves add to the covariance."""
+    n = len(observed)
+    noise = np.zeros((len(scatters), n + 1, n + 1))
+    noise[:, :n, :n] = np.square(scatters)[:, None, None] * prepared.of_seeds
+    diagonal = np.einsum("kii->ki", noise)
+    diagonal[:, :n] += observed.noise**2 + 1e-12
+    diagonal[:, n] = _MORE_THAN_ANY_RESIDUAL
+    return noise
+
+
+def _and_beside(chosen: np.ndarray) -> np.ndarray:
+    """What is chosen, and its neighbours by size and by scatter."""
+    result = chosen.copy()
+    result[:, 1:] |= chosen[:, :-1]
+    result[:, :-1] |= chosen[:, 1:]
+    result[:, :, 1:] |= chosen[:, :, :-1]
+    result[:, :, :-1] |= chosen[:, :, 1:]
     return result
+
+
+def _bordered_root(symmetric: np.ndarray) -> np.ndarray:
+    """The lower Cholesky factor of a covariance with a residual for a border, whose last row is then the residual,
+    whitened. Nothing above the diagonal is set to 0."""
+    whole = symmetric.T  # the same, in the order that LAPACK wants
+    for share in _JITTERS:
+        tried = whole.copy(order="F")
+        if share:
+            tried[:-1, :-1] += _jitter(whole[:-1, :-1], share)
+        root, failed = lapack.dpotrf(tried, lower=1, overwrite_a=1, clean=0)
+        if not failed:
+            return np.asarray(root)
+    raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
+
+
+def _every_second(count: int) -> slice:
+    return slice(1, None, 2) if count > 1 else slice(None)
+
+
+def _belief(trials: _Trials, observed: Observations, prepared: _Prepared) -> Belief:
+    rivals, solved = zip(*trials.rivals(), strict=True)
+    return Belief(rivals, observed, prepared.places, solved)
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:

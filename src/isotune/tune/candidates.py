@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotune.tune.belief import Belief, Posterior
-from isotune.tune.kernels import NEW
+from isotune.tune.board import Board, whole_board
+from isotune.tune.kernels import NEW, Places
 from isotune.tune.observations import NOISE, own_noise, raised_noise
 from isotune.tune.questions import Goal, Prices, Question, rounded_places
 from isotune.tune.told import Asked, Told, not_hopeless
@@ -25,10 +26,9 @@ class Candidates:
     """Every cell at every rung that may still be asked, with its price."""
 
     asked: Asked
-    points: np.ndarray
+    places: Places  # of the targets, which are the cells that may be recommended, and then of the questions
     prices: np.ndarray
     noise: np.ndarray  # of each answer, by itself
-    targets: np.ndarray  # the cells that may be recommended, at the goal's budget
 
     @staticmethod
     def of(
@@ -42,11 +42,14 @@ class Candidates:
         left_out = Asked.of(leave_out)
         known = {*_keys(goal, told.trained), *_keys(goal, left_out)}
         known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
-        rates, rungs = goal.space.settings[:, 0], np.array(goal.rungs)
+        rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
         cells = np.fromiter(goal.space.cell_at.values(), dtype=int)
-        cells = cells[not_hopeless(rates[cells], np.full(len(cells), rungs[0]), told)]
-        cells, seeds = _cells_and_seeds(goal, belief, promising(goal, belief, cells), known_seeds)
-        cells, seeds, tokens = cells.repeat(len(rungs)), seeds.repeat(len(rungs)), np.tile(rungs, len(cells))
+        cells = cells[not_hopeless(rates[cells], np.full(len(cells), budgets[0]), told)]
+        cells = promising(goal, belief, cells)
+        board = whole_board(goal) if _is_small(goal) else Board.of(goal, np.union1d(targets, cells))
+        cells, seeds = _cells_and_seeds(goal, belief, cells, known_seeds)
+        rungs = np.tile(np.arange(len(budgets)), len(cells))
+        cells, seeds, tokens = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), budgets[rungs]
         possible = not_hopeless(rates[cells], tokens, told).tolist()
         keys = zip(cells.tolist(), tokens.tolist(), seeds.tolist(), strict=True)
         kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
@@ -54,22 +57,24 @@ class Candidates:
         asked = Asked(goal.space.settings[cells], tokens, seeds)
         listed = prices(_questions(asked)) if prices else tokens
         is_new = ~np.isin(seeds, [*known_seeds, goal.seeds[0]])
-        points = goal.points(goal.space.cells[cells], tokens, np.where(is_new, NEW, seeds))
         return Candidates(
             asked,
-            points,
+            board.places_of(targets, cells, rungs[kept], np.where(is_new, NEW, seeds)),
             np.maximum(1.0, np.array(listed, dtype=float)),
-            own_noise(points[:, 0] - goal.space.middle[0]),
-            goal.targets(targets),
+            own_noise(goal.space.cells[cells, 0] - goal.space.middle[0]),
         )
 
     def __len__(self) -> int:
         return len(self.asked)
 
     @property
-    def places(self) -> np.ndarray:
-        """The targets, then the questions."""
-        return np.vstack([self.targets, self.points])
+    def num_targets(self) -> int:
+        return len(self.places) - len(self)
+
+    @property
+    def points(self) -> np.ndarray:
+        """Of the questions."""
+        return self.places.points[self.num_targets :]
 
     def question(self, index: int) -> Question:
         return _questions(self.asked.some([index]))[0]
@@ -99,7 +104,7 @@ class Candidates:
 
     def _first(self, posterior: Posterior) -> int:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
-        expected = posterior.mean[len(self.targets) :]
+        expected = posterior.mean[self.num_targets :]
         return int(np.argmin(np.where(self.asked.tokens == self.asked.tokens.min(), expected, np.inf)))
 
     def _lower(self, told: Told) -> int:
@@ -111,14 +116,14 @@ class Candidates:
 
     def _best(self, posterior: Posterior, chosen: Sequence[int]) -> int:
         """Among those with a fair part of the largest gain the one with most gain per token."""
-        gains = expected_gains(posterior, len(self.targets), self._expected_noise(posterior))
+        gains = expected_gains(posterior, self.num_targets, self._expected_noise(posterior))
         gains[list(chosen)] = -1.0
         worth = gains >= MIN_GAIN_SHARE * gains.max()
         return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
 
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
-        return raised_noise(self.points, posterior.mean[len(self.targets) :], self.noise)
+        return raised_noise(self.points, posterior.mean[self.num_targets :], self.noise)
 
 
 def _questions(asked: Asked) -> list[Question]:
@@ -148,13 +153,17 @@ def _cells_and_seeds(
 
 def promising(goal: Goal, belief: Belief, cells: np.ndarray) -> np.ndarray:
     """Of very many cells those that are expected to be best, and those that may be: all pairs would take long."""
-    if len(cells) <= MAX_CONSIDERED:
+    if _is_small(goal) or len(cells) <= MAX_CONSIDERED:
         return cells
     posterior = belief.at(goal.targets(cells))
     expected = np.argsort(posterior.mean, kind="stable")[: MAX_CONSIDERED // 2]
     possible = posterior.mean - 2 * posterior.deviation
     possible[expected] = np.inf
     return cells[np.sort([*expected, *np.argsort(possible, kind="stable")[: MAX_CONSIDERED // 2]])]
+
+
+def _is_small(goal: Goal) -> bool:
+    return len(goal.space.cells) <= MAX_CONSIDERED
 
 
 def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.ndarray = NOISE) -> np.ndarray:

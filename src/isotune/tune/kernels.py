@@ -25,8 +25,9 @@ who looks one run ahead, a NEW seed's level is taken as known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -47,6 +48,7 @@ SEED_WD_SCALE = 3.0  # octaves of WD in the place of z where n is unknown
 _Z = 9  # the place of z among the invariant kernel's terms; z^2 follows
 INVARIANT, HELPED, ROUGH, PLAIN = "invariant", "invariant, WD may help", "invariant, rough", "plain"  # kernels' names
 Points = np.ndarray  # [points x 5]: log2 LR, log2 WD, log2 steps (NaN if unknown), log2 D'/D, seed (NaN: none)
+Chosen = slice | np.ndarray  # some of them
 NEW = math.inf  # the seed of a run that could be asked for, where that seed was not asked yet
 
 
@@ -66,35 +68,35 @@ class Kernel:
     gap: float
     roughness: float = 1.0  # of its departures, against those of other kernels of its view
 
-    def place(self, points: Points) -> Placed:
-        """The points as this kernel sees them, computed once."""
+    def view_of(self, points: Points) -> View:
+        """The points as this kernel, and all others of its view, see them."""
         coordinates = self.coordinates(points)
-        across = coordinates[:, :2] / self.scales[:2]
-        budgets, which = np.unique(points[:, 3], return_inverse=True)
-        return Placed(self.terms(coordinates), across, budgets, which, points[:, 4])
+        return View(self.terms(coordinates), coordinates[:, :2] / self.scales[:2])
 
-    def expected(self, placed: Placed, size: float) -> np.ndarray:
-        """The log losses before anything is observed."""
-        return np.asarray(placed.terms @ (self.mean * size**self.powers))
+    def expected(self, places: Places, sizes: np.ndarray | float) -> np.ndarray:
+        """The log losses before anything is observed, [points] or [sizes x points]."""
+        return np.asarray((self.mean * self._grown(sizes)) @ places.views[self.view].terms.T)
 
-    def parts(self, first: Placed, second: Placed, seeds: np.ndarray | float) -> Parts:
-        """What the covariance of two sets of points is made of, at any size and for all kernels of this view; `seeds`
-        is that of what seeds do, which is the same for all."""
+    def weights(self, sizes: np.ndarray | float) -> Weights:
+        """At such sizes of the bowl; of several, one after the other."""
+        return Weights((self.deviation * self._grown(sizes)) ** 2, np.asarray(sizes) * self.roughness**2)
+
+    def shared(self, first: Places, second: Places) -> Shared:
+        """What the covariance of two sets of points is made of, for all kernels of this view and at any size."""
+        first_view, second_view = first.views[self.view], second.views[self.view]
         departures = self._along(first.budgets, second.budgets)[:, second.which][first.which]
-        departures *= _nearness(first.across, second.across)
-        return Parts(first.terms, second.terms, departures, seeds)
+        departures *= _nearness(first_view.across, second_view.across)
+        return Shared(first_view.terms, second_view.terms, departures)
 
-    def variance(self, placed: Placed, size: float, scatter: float) -> np.ndarray:
-        """The diagonal of the covariance of these points."""
-        levels = np.where(placed.seed == NEW, 0.0, SEED_LEVEL**2)
-        of_seeds = np.where(np.isnan(placed.seed), 0.0, levels + SEED_NOISE**2)
-        trend = ((placed.terms * self.deviations(size)) ** 2).sum(axis=1)
-        departures = self.departure**2 + self.gap**2 * np.maximum(-placed.budgets, 0.0)
-        departures *= size * self.roughness**2
-        return np.asarray(trend + departures[placed.which] + scatter**2 * of_seeds)
+    def variance(self, places: Places, weights: Weights) -> np.ndarray:
+        """The diagonal of what points share with themselves, without seeds."""
+        departures = self.departure**2 + self.gap**2 * np.maximum(-places.budgets, 0.0)
+        return np.asarray(
+            places.views[self.view].squares @ weights.squares + (weights.departures * departures)[places.which]
+        )
 
-    def deviations(self, size: float) -> np.ndarray:
-        return np.asarray(self.deviation * size**self.powers)
+    def _grown(self, sizes: np.ndarray | float) -> np.ndarray:
+        return np.asarray(np.asarray(sizes)[..., None] ** self.powers)
 
     def _along(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """How much departures share by the budgets alone, of which there are few."""
@@ -103,36 +105,86 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A covariance [first x second] that is to be had for several kernels and at several sizes."""
+class Weights:
+    """Variances of a trend's coefficients, and a factor of the departures; of one kernel, or a sum over several of one
+    view."""
+
+    squares: np.ndarray
+    departures: np.ndarray | float
+
+    def __rmul__(self, factor: float) -> Weights:
+        return Weights(factor * self.squares, factor * self.departures)
+
+    def __add__(self, other: Weights) -> Weights:
+        return Weights(self.squares + other.squares, self.departures + other.departures)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the points of two sets, [first x second], share under the kernels of a view, seeds apart."""
 
     first_terms: np.ndarray
     second_terms: np.ndarray
     departures: np.ndarray
-    seeds: np.ndarray | float
 
-    def covariance(self, kernel: Kernel, size: float, scatter: float) -> np.ndarray:
-        """Before anything is observed."""
-        return np.asarray(self.without_seeds(kernel, size) + scatter**2 * self.seeds)
-
-    def without_seeds(self, kernel: Kernel, size: float) -> np.ndarray:
-        squares = kernel.deviations(size) ** 2
-        departures = size * kernel.roughness**2 * self.departures
-        return np.asarray((self.first_terms * squares) @ self.second_terms.T + departures)
+    def covariance(self, weights: Weights, out: np.ndarray | None = None) -> np.ndarray:
+        """Before anything is observed; for weights of several sizes [sizes x first x second]."""
+        total = np.matmul(self.first_terms * weights.squares[..., None, :], self.second_terms.T, out=out)
+        total += np.asarray(weights.departures)[..., None, None] * self.departures
+        return total
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Points under a kernel: the trend's terms, scaled coordinates, budgets and seeds."""
+class View:
+    """Points under the kernels of a view: the trend's terms, and scaled coordinates."""
 
     terms: np.ndarray
     across: np.ndarray
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """Of the terms."""
+        return self.terms**2
+
+    def some(self, chosen: Chosen) -> View:
+        return View(self.terms[chosen], self.across[chosen])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Points, and how the kernels of each view see them; made once, and taken apart where some are wanted."""
+
+    points: Points
     budgets: np.ndarray  # log2 D'/D, each once
     which: np.ndarray  # of them, by point
-    seed: np.ndarray
+    views: dict[str, View] = field(repr=False)
+    departures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # of the first ones with all, if known
 
-    def some(self, chosen: slice) -> Placed:
-        return Placed(self.terms[chosen], self.across[chosen], self.budgets, self.which[chosen], self.seed[chosen])
+    @staticmethod
+    def of(kernels: Iterable[Kernel], points: Points) -> Places:
+        budgets, which = np.unique(points[:, 3], return_inverse=True)
+        by_view = {kernel.view: kernel for kernel in kernels}
+        views = {view: kernel.view_of(points) for view, kernel in by_view.items()}
+        return Places(points, budgets, which.ravel(), views)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def some(self, chosen: Chosen) -> Places:
+        views = {name: view.some(chosen) for name, view in self.views.items()}
+        return Places(self.points[chosen], self.budgets, self.which[chosen], views)
+
+    def with_seeds(self, seeds: np.ndarray, departures: dict[str, np.ndarray]) -> Places:
+        """The same with seeds; and what kernels share of departures between the first places and all."""
+        return replace(self, points=np.column_stack([self.points[:, :4], seeds]), departures=departures)
+
+    def shared(self, kernel: Kernel, first: slice, second: slice) -> Shared:
+        """What a kernel makes of the covariance of two parts of these places."""
+        known = self.departures.get(kernel.view)
+        if known is None or first.indices(len(self))[1] > len(known):
+            return kernel.shared(self.some(first), self.some(second))
+        terms = self.views[kernel.view].terms
+        return Shared(terms[first], terms[second], known[first, second])
 
 
 def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kernel:
@@ -229,11 +281,19 @@ def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
 
 def shared_covariance(first: Points, second: Points, same: np.ndarray) -> np.ndarray:
     """The same, where it is told how far the points have the same seeds."""
-    shared = SEED_NOISE**2 * _nearness(_seed_places(first), _seed_places(second))
-    shared *= np.exp(np.abs(first[:, 3, None] - second[:, 3]) / -SEED_OCTAVES)
+    logs = _log_nearness(_seed_places(first), _seed_places(second))
+    logs -= np.abs(first[:, 3, None] - second[:, 3]) / SEED_OCTAVES
+    shared = np.exp(logs, out=logs)
+    shared *= SEED_NOISE**2
     shared += SEED_LEVEL**2
     shared *= same
     return shared
+
+
+def seed_variance(points: Points) -> np.ndarray:
+    """The diagonal of it; a seed that was not asked yet has a level that is taken as known."""
+    levels = np.where(points[:, 4] == NEW, 0.0, SEED_LEVEL**2)
+    return np.where(np.isnan(points[:, 4]), 0.0, levels + SEED_NOISE**2)
 
 
 def _seed_places(points: Points) -> np.ndarray:
@@ -244,7 +304,12 @@ def _seed_places(points: Points) -> np.ndarray:
 
 def _nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """exp(-distance^2 / 2) of all pairs."""
+    logs = _log_nearness(a, b)
+    return np.exp(logs, out=logs)
+
+
+def _log_nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     logs = a @ b.T
     logs -= (a**2).sum(axis=1)[:, None] / 2
     logs -= (b**2).sum(axis=1) / 2
-    return np.exp(logs, out=logs)
+    return logs

@@ -58,13 +58,13 @@ class Observations:
         return Observations(self.points[chosen], self.values[chosen], self.noise[chosen], repeats)
 
     def seed_covariance_with(self, points: Points | None = None) -> np.ndarray | float:
-        """[observations x points] of what seeds do; without points, of the observations themselves."""
+        """[points x observations] of what seeds do; without points, of the observations themselves."""
         others = self.points if points is None else points
         if self.repeats is None:
-            return seed_covariance(self.points, others)
+            return seed_covariance(others, self.points)
         shares = self.repeats.shares
         of_others = shares if points is None else self.repeats.shares_at(points)
-        return shared_covariance(self.points, others, shares @ of_others.T)
+        return shared_covariance(others, self.points, of_others @ shares.T)
 
 
 def own_noise(octaves_above_middle: np.ndarray) -> np.ndarray:

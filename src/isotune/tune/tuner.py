@@ -18,18 +18,10 @@ import numpy as np
 from scipy import special
 
 from isotune.errors import InputError
-from isotune.tune.belief import HELP_ODDS, INVARIANCE_ODDS, ROUGH_ODDS, Belief, Posterior, believe
+from isotune.tune.belief import Belief, Posterior, believe
+from isotune.tune.board import kernels_of
 from isotune.tune.candidates import Candidates, promising
-from isotune.tune.kernels import (
-    HELPED,
-    INVARIANT,
-    ROUGH,
-    Kernel,
-    helped_kernel,
-    invariant_kernel,
-    plain_kernel,
-    rough_kernel,
-)
+from isotune.tune.kernels import HELPED, INVARIANT, ROUGH
 from isotune.tune.observations import Observations, own_noise
 from isotune.tune.questions import Answer, Goal, Prices, Question
 from isotune.tune.reasons import why
@@ -175,19 +167,3 @@ def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question
         np.append(observed.values, expected),
         np.append(observed.noise, own_noise(points[:, 0] - goal.space.middle[0])),
     )
-
-
-def kernels_of(goal: Goal) -> dict[Kernel, float]:
-    """What the losses may be like, with odds."""
-    cells = goal.space.cells
-    middle, reach = goal.space.middle, (cells.max(axis=0) - cells.min(axis=0)) / 2
-    plain = plain_kernel(float(middle[0]), float(middle[1]))
-    if goal.tokens_per_step is None:
-        return {plain: 1.0}
-    invariant = invariant_kernel(float(middle[0]), max(1.0, float(reach[0]) / 1.25))
-    return {
-        invariant: INVARIANCE_ODDS,
-        helped_kernel(invariant): HELP_ODDS,
-        rough_kernel(invariant): ROUGH_ODDS,
-        plain: 1.0,
-    }
