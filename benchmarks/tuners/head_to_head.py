@@ -324,26 +324,27 @@ def _totals(rows: Mapping[str, Sequence[Row]]) -> str:
         counts = [sum(row[name] for row in its) for name in counted]
         goals = (f"≤ {RATIO_GOALS[target]:g}", f"≤ {100 * SHARE_GOALS[target]:g} %")
         met = [f"{goal}: met in {count} of {len(its)}" for goal, count in zip(goals, counts[:2], strict=True)]
-        shares = [f"{100 * mean:.3g} %" for mean in (ours, best)]
-        words = [READINGS[reading].removesuffix(" the target"), _target(target), *shares, _best_single(its), *met]
+        words = [READINGS[reading].removesuffix(" the target"), _target(target), f"{100 * ours:.3g} %"]
+        words += [f"{100 * best:.3g} % ({ours / best:.2g})", _best_single(its, ours), *met]
         lines.append([*words, f"in {counts[2]} of {len(its)}"])
     head = (
         "recommendation",
         "target",
         "isotune, mean of courses",
-        "best baseline of each",
-        "best one for all",
+        "best baseline of each (ratio)",
+        "best one for all (ratio)",
         "goal for the ratio",
     )
     return _table([*head, "goal for the share", "a baseline is ahead"], lines)
 
 
-def _best_single(rows: Sequence[Row]) -> str:
-    """The baseline with the lowest mean over all courses: what one gets who has to choose before the race."""
+def _best_single(rows: Sequence[Row], ours: float) -> str:
+    """The baseline with the lowest mean over all courses, what one gets who has to choose before the race; and the
+    ratio of our mean to its."""
     everywhere = set.intersection(*(set(row["baseline_means"]) for row in rows))
     means = {name: float(np.mean([row["baseline_means"][name] for row in rows])) for name in sorted(everywhere)}
     best = min(means, key=means.__getitem__, default=None)
-    return "-" if best is None else f"{100 * means[best]:.3g} % ({best})"
+    return "-" if best is None else f"{100 * means[best]:.3g} % ({best}; {ours / means[best]:.2g})"
 
 
 def _duels(rows: Iterable[Row]) -> str:

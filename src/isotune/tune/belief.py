@@ -36,7 +36,7 @@ MIN_WEIGHT = 0.01  # rivals below are dropped
 HOPELESS = 25.0  # in log likelihood below the best
 
 _MORE_THAN_ANY_RESIDUAL = 1e30
-_JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
+_JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Prepared:
 
     @staticmethod
     def of(kernels: Mapping[Kernel, float], sizes: Mapping[float, float], observed: Observations) -> _Prepared:
-        n, all_sizes = len(observed), np.array(list(sizes))
+        n, all_sizes = len(observed), tuple(sizes)
         places = Places.of(kernels, observed.points)
         views = {kernel.view: kernel for kernel in kernels}
         shared = {view: kernel.shared(places, places) for view, kernel in views.items()}
@@ -270,14 +270,19 @@ class _Trials:
         kernels, sizes, scatters = places = np.nonzero(wanted & np.isnan(self._logs))
         if not len(kernels):
             return
-        bordered = self._noiseless[kernels, sizes]
-        bordered += self._noise[scatters]
-        roots = np.array([_bordered_root(matrix).T for matrix in bordered])  # each upper, in C's order
-        residuals, diagonals = roots[:, :-1, -1], np.diagonal(roots, axis1=1, axis2=2)[:, :-1]
+        roots = np.empty((len(kernels), *self._noise.shape[1:]))  # each transposed, which is the order of LAPACK
+        keys = list(zip(kernels.tolist(), sizes.tolist(), scatters.tolist(), strict=True))
+        for root, (kernel, size, scatter) in zip(roots, keys, strict=True):
+            np.add(self._noiseless[kernel, size], self._noise[scatter], out=root)
+            if lapack.dpotrf(root.T, lower=1, overwrite_a=1, clean=0)[1]:
+                root.T[:] = _bordered_root(self._noiseless[kernel, size] + self._noise[scatter])
+        n = roots.shape[1] - 1
+        residuals, diagonals = roots[:, :n, n], roots.reshape(len(keys), -1)[:, : -n - 1 : n + 2]
         logs = -np.einsum("ij,ij->i", residuals, residuals) / 2 - np.log(diagonals).sum(axis=1)
         self._logs[places] = self._odds[places] + logs
-        for index, place in enumerate(np.column_stack(places).tolist()):
-            self._solved[tuple(place)] = _Solved(roots[index, :-1, :-1].T, residuals[index])
+        self._solved |= {
+            key: _Solved(root[:n, :n].T, residual) for key, root, residual in zip(keys, roots, residuals, strict=True)
+        }
 
 
 def _noise_of(observed: Observations, prepared: _Prepared, scatters: Sequence[float]) -> np.ndarray:
@@ -302,14 +307,12 @@ def _and_beside(chosen: np.ndarray) -> np.ndarray:
 
 
 def _bordered_root(symmetric: np.ndarray) -> np.ndarray:
-    """The lower Cholesky factor of a covariance with a residual for a border, whose last row is then the residual,
-    whitened. Nothing above the diagonal is set to 0."""
-    whole = symmetric.T  # the same, in the order that LAPACK wants
+    """The lower Cholesky factor of a covariance that is not quite positive definite, with a residual for a border: the
+    factor's last row is the residual, whitened. Nothing above the diagonal is set to 0."""
     for share in _JITTERS:
-        tried = whole.copy(order="F")
-        if share:
-            tried[:-1, :-1] += _jitter(whole[:-1, :-1], share)
-        root, failed = lapack.dpotrf(tried, lower=1, overwrite_a=1, clean=0)
+        tried = symmetric.copy()
+        tried[:-1, :-1] += _jitter(symmetric[:-1, :-1], share)
+        root, failed = lapack.dpotrf(tried, lower=1, clean=0)
         if not failed:
             return np.asarray(root)
     raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
@@ -326,9 +329,10 @@ def _belief(trials: _Trials, observed: Observations, prepared: _Prepared) -> Bel
 
 def _root(covariance: np.ndarray) -> np.ndarray:
     """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
-    for share in _JITTERS:
-        jitter = 1e-10 * np.eye(len(covariance)) + (_jitter(covariance, share) if share else 0.0)
-        root, failed = lapack.dpotrf(covariance + jitter, lower=1, clean=1)
+    for share in (0.0, *_JITTERS):
+        tried = covariance.T.copy(order="F")
+        np.einsum("ii->i", tried)[:] += 1e-10 + share * float(covariance.diagonal().max())
+        root, failed = lapack.dpotrf(tried, lower=1, clean=1, overwrite_a=1)
         if not failed:
             return np.asarray(root)
     raise np.linalg.LinAlgError("the covariance of the losses is not positive definite")

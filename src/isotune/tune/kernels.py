@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -73,13 +73,13 @@ class Kernel:
         coordinates = self.coordinates(points)
         return View(self.terms(coordinates), coordinates[:, :2] / self.scales[:2])
 
-    def expected(self, places: Places, sizes: np.ndarray | float) -> np.ndarray:
+    def expected(self, places: Places, size: float | tuple[float, ...]) -> np.ndarray:
         """The log losses before anything is observed, [points] or [sizes x points]."""
-        return np.asarray((self.mean * self._grown(sizes)) @ places.views[self.view].terms.T)
+        return np.asarray(_coefficients(self, size) @ places.views[self.view].terms.T)
 
-    def weights(self, sizes: np.ndarray | float) -> Weights:
-        """At such sizes of the bowl; of several, one after the other."""
-        return Weights((self.deviation * self._grown(sizes)) ** 2, np.asarray(sizes) * self.roughness**2)
+    def weights(self, size: float | tuple[float, ...]) -> Weights:
+        """At such a size of the bowl; of several, one after the other."""
+        return _weights(self, size)
 
     def shared(self, first: Places, second: Places) -> Shared:
         """What the covariance of two sets of points is made of, for all kernels of this view and at any size."""
@@ -95,13 +95,21 @@ class Kernel:
             places.views[self.view].squares @ weights.squares + (weights.departures * departures)[places.which]
         )
 
-    def _grown(self, sizes: np.ndarray | float) -> np.ndarray:
-        return np.asarray(np.asarray(sizes)[..., None] ** self.powers)
-
     def _along(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """How much departures share by the budgets alone, of which there are few."""
         near = self.departure**2 * np.exp(((first[:, None] - second) / self.scales[2]) ** 2 / -2)
         return np.asarray(near + self.gap**2 * np.maximum(0.0, np.minimum(-first[:, None], -second)))
+
+
+@lru_cache(maxsize=256)
+def _coefficients(kernel: Kernel, size: float | tuple[float, ...]) -> np.ndarray:
+    return np.asarray(kernel.mean * np.array(size)[..., None] ** kernel.powers)
+
+
+@lru_cache(maxsize=256)
+def _weights(kernel: Kernel, size: float | tuple[float, ...]) -> Weights:
+    sizes = np.array(size)
+    return Weights((kernel.deviation * sizes[..., None] ** kernel.powers) ** 2, sizes * kernel.roughness**2)
 
 
 @dataclass(frozen=True)
@@ -162,10 +170,10 @@ class Places:
 
     @staticmethod
     def of(kernels: Iterable[Kernel], points: Points) -> Places:
-        budgets, which = np.unique(points[:, 3], return_inverse=True)
+        budgets, which = distinct(points[:, 3])
         by_view = {kernel.view: kernel for kernel in kernels}
         views = {view: kernel.view_of(points) for view, kernel in by_view.items()}
-        return Places(points, budgets, which.ravel(), views)
+        return Places(points, budgets, which, views)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -187,6 +195,12 @@ class Places:
         return Shared(terms[first], terms[second], known[first, second])
 
 
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(each value once, ascending; which of them each is): the same as np.unique, faster where there are few."""
+    found = np.array(sorted(set(values.tolist())))
+    return found, np.searchsorted(found, values)
+
+
 def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kernel:
     """WD matters through n alone: not at all where n << 1, as ELR where n >> 1."""
 
@@ -196,9 +210,10 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
-        w = u - LR_PER_MEMORY * z
-        return np.column_stack(
-            [np.ones(len(u)), d, d * d, w, w * w, w**3, w * d, w * d * d, w * w * d, z, z * z, z * w, z * d]
+        return _products(
+            np.column_stack([np.ones(len(u)), d, u - LR_PER_MEMORY * z, z]),
+            "1 d dd w ww www wd wdd wwd z zz zw zd",
+            "1dwz",
         )
 
     prior = np.array(
@@ -245,7 +260,7 @@ def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, v, d = c.T
-        return np.column_stack([np.ones(len(u)), d, d * d, u, v, u * u, v * v, u * v, u * d, v * d])
+        return _products(np.column_stack([np.ones(len(u)), d, u, v]), "1 d dd u v uu vv uv ud vd", "1duv")
 
     prior = np.array(
         [  # mean, deviation, power of the size
@@ -265,6 +280,17 @@ def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
     return Kernel(PLAIN, "WD", coordinates, terms, *_columns(prior), scales, PLAIN_DEPARTURE, GAP)
 
 
+def _products(columns: np.ndarray, products: str, names: str) -> np.ndarray:
+    """Products of up to three columns, which have one-letter names, the first of them 1: "d wd" are d and w * d."""
+    first, second, third = _factors(products, names)
+    return np.asarray(columns[:, first] * columns[:, second] * columns[:, third])
+
+
+@lru_cache(maxsize=8)
+def _factors(products: str, names: str) -> np.ndarray:
+    return np.array([[names.index(name) for name in product.ljust(3, "1")] for product in products.split()]).T
+
+
 def _columns(prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return prior[:, 0], prior[:, 1], prior[:, 2]
 
@@ -281,6 +307,12 @@ def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
 
 def shared_covariance(first: Points, second: Points, same: np.ndarray) -> np.ndarray:
     """The same, where it is told how far the points have the same seeds."""
+    have = same.any(axis=1)
+    if not have.all():  # targets have no seeds
+        shared = np.zeros(same.shape)
+        if have.any():
+            shared[have] = shared_covariance(first[have], second, same[have])
+        return shared
     logs = _log_nearness(_seed_places(first), _seed_places(second))
     logs -= np.abs(first[:, 3, None] - second[:, 3]) / SEED_OCTAVES
     shared = np.exp(logs, out=logs)

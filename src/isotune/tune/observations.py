@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Points, seed_covariance, shared_covariance
+from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Points, distinct, seed_covariance, shared_covariance
 
 NOISE = 0.0015  # of a loss, by itself, up to the middle of the range of LR
 NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the middle; where it ends
@@ -92,10 +92,7 @@ def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = N
 
 def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
     """The noise of observations at points of which this is expected: what is bad says little."""
-    excess = np.zeros(len(points))
-    for d in np.unique(points[:, 3].round(6)) if len(points) else ():
-        here = np.abs(points[:, 3] - d) < 1e-5
-        excess[here] = expected[here] - expected[here].min()
+    excess = _above_lowest(points, expected)
     return np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM))
 
 
@@ -154,7 +151,12 @@ def _height(observations: Observations) -> np.ndarray:
     surface = np.column_stack([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
     weighed = surface * (observations.noise**-2.0)[:, None]
     fitted = surface @ np.linalg.lstsq(weighed.T @ surface, weighed.T @ observations.values, rcond=None)[0]
-    budgets, which = np.unique(observations.points[:, 3].round(6), return_inverse=True)
+    return _above_lowest(observations.points, fitted)
+
+
+def _above_lowest(points: Points, values: np.ndarray) -> np.ndarray:
+    """How far each value is above the lowest one of its budget."""
+    budgets, which = distinct(points[:, 3].round(6))
     lowest = np.full(len(budgets), np.inf)
-    np.minimum.at(lowest, which.ravel(), fitted)
-    return np.asarray(fitted - lowest[which.ravel()])
+    np.minimum.at(lowest, which, values)
+    return np.asarray(values - lowest[which])

@@ -134,12 +134,12 @@ def observations(goal: Goal, told: Told) -> Observations:
     """What a belief is made of."""
     usable = told.some(told.asked.tokens <= goal.tokens)
     asked, diverged = usable.asked, usable.diverged
-    values = np.array([math.log(loss) if loss == loss else math.nan for loss in usable.losses.tolist()])
+    values = np.log(usable.losses)
     of_runs = own_noise(asked.cells[:, 0] - goal.space.middle[0])
     noise = np.where(diverged, DIVERGED_NOISE, np.hypot(of_runs, usable.noise))
     if not diverged.all():
         values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
-    for tokens in np.unique(asked.tokens[diverged]):
+    for tokens in set(asked.tokens[diverged].tolist()):
         here = asked.tokens == tokens
         known = values[here & ~diverged]
         known = known if len(known) else values[~diverged]
