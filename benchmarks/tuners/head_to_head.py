@@ -5,19 +5,21 @@
     duels       real tables: isotune's mean share of the grid against the lowest of all baselines; the lowest is chosen
                 for each course and target from the same results, which favours the baselines
     arrivals    the same, where a recommendation counts from when it is within the target for the first time
+    settled     the same, where the mean regret over seeds counts, from when it stays within the target; tuners with few
+                seeds are left out
     regrets     the same courses: isotune's mean regret after some shares of the grid's tokens against the lowest of all
                 baselines, chosen for each course and share
     controls    nothing is invariant there: isotune's tokens against those of Sobol with a quadratic; tables are
                 shuffled in several orders, over which the goal is judged in the mean
     ablations   isotune without one of its parts, and other samplers with its coordinates, against isotune
 
-Shares are those of `stays` in scores.py, and of `first` for arrivals: a seed that fails is charged the full grid. A
-recommendation that is within the target may be lost again, when a run that follows has bad luck; how much is lost in
-the mean is what regrets tell. A seed is free if the setting that
-is recommended before the first run is within the target and stays so. Grids are laid around where the optimum was
-expected, so the middle of one is no finding: free seeds are counted, and a goal that would be missed if each of them
-were charged one full run is not simply called met. Intervals of ratios draw seeds with replacement, the same ones for
-both where both have them.
+Shares are those of `stays` in scores.py, of `first` for arrivals and of `settles` for settled: a seed that fails is
+charged the full grid. A recommendation that is within the target may be lost again, when a run that follows has bad
+luck; how much is lost in the mean is what regrets tell. A seed is free if the setting that is recommended before the
+first run is within the target and stays so. Grids are laid around where the optimum was expected, so the middle of
+one is no finding: free seeds are counted, and a goal that would be missed if each of them were charged one full run
+is not simply called met. Intervals of ratios draw seeds with replacement, the same ones for both where both have
+them.
 """
 
 from __future__ import annotations
@@ -50,7 +52,12 @@ CONTROLS = re.compile(r"(shuffled-wd|shuffled-lr|made-round|made-between)(-\d+)?
 SEEN_TABLES = ("nano",)  # constants of the tuner were set on them
 SEVERAL_SEEDS = "16-seeds"  # scenario of a grid with as many seeds in each cell
 LEVEL, DRAWS, MIN_SEEDS = 0.9, 2000, 10
-READINGS = {"first": "is within the target", "stays": "stays within the target"}  # of scores.py
+READINGS = {  # of scores.py
+    "first": "is within the target",
+    "stays": "stays within the target",
+    "settles": "stays within the target in the mean over seeds",
+}
+MIN_SETTLED_SEEDS = 30  # the mean of few seeds is within a target by luck
 
 Race = Mapping[str, Any]  # what race.py writes of a course
 Row = dict[str, Any]
@@ -77,9 +84,11 @@ def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:
     duelled = [(race, target) for race, target in raced if not _is_control(race) and _baselines(race)]
     duels = [duel(race, target) for race, target in duelled]
     arrivals = [duel(race, target, "first") for race, target in duelled if "first" in race["tuners"][OURS][target]]
+    settled = [duel(race, target, "settles") for race, target in duelled if _baselines(race, target, "settles")]
     return {
         "duels": sorted(duels, key=lambda row: _group(row)[0]),
         "arrivals": sorted(arrivals, key=lambda row: _group(row)[0]),
+        "settled": sorted(settled, key=lambda row: _group(row)[0]),
         "regrets": [row for race in races if not _is_control(race) for row in regrets(race)],
         "controls": [control(*one) for one in raced if _is_control(one[0]) and YARDSTICK in one[0]["tuners"]],
         "ablations": [row for race, target in raced if not _is_control(race) for row in ablations(race, target)],
@@ -88,12 +97,14 @@ def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:
 
 def duel(race: Race, target: str, reading: str = "stays") -> Row:
     """isotune against the baseline with the lowest mean share, with both goals."""
-    best = min(_baselines(race), key=lambda name: race["tuners"][name][target][reading]["mean"])
+    baselines = _baselines(race, target, reading)
+    best = min(baselines, key=lambda name: race["tuners"][name][target][reading]["mean"])
     row = _against(race, target, best, RATIO_GOALS[target], reading)
     goal, ours = SHARE_GOALS[target], row["isotune"]
     met = {"share_goal_met": ours["mean"] <= goal, "share_goal_met_charged": ours["charged_mean"] <= goal}
-    oracle = {"oracle": _readings(race, target, ORACLE, reading)} if ORACLE in race["tuners"] else {}
-    means = {name: race["tuners"][name][target][reading]["mean"] for name in _baselines(race)}
+    has_oracle = reading in race["tuners"].get(ORACLE, {}).get(target, {})
+    oracle = {"oracle": _readings(race, target, ORACLE, reading)} if has_oracle else {}
+    means = {name: race["tuners"][name][target][reading]["mean"] for name in baselines}
     return row | {"share_goal": goal, **met, **oracle, "baseline_means": means}
 
 
@@ -208,8 +219,15 @@ def _interval(race: Race, target: str, name: str, reading: str) -> list[float] |
     return intervals.get(target, {}).get(name)
 
 
-def _baselines(race: Race) -> list[str]:
-    return [name for name in race["tuners"] if not name.startswith(OURS) and name != ORACLE]
+def _baselines(race: Race, target: str | None = None, reading: str = "stays") -> list[str]:
+    """The others; those that have a reading, if one is named, and isotune has it."""
+    names = [name for name in race["tuners"] if not name.startswith(OURS) and name != ORACLE]
+    if target is None or reading != "settles":
+        return names
+    tuners = race["tuners"]
+    having = [name for name in (OURS, *names) if reading in tuners[name][target]]
+    enough = [name for name in having if tuners[name]["seeds"] >= MIN_SETTLED_SEEDS]
+    return enough[1:] if OURS in enough else []
 
 
 def _is_control(race: Race) -> bool:
@@ -227,7 +245,8 @@ def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
     """The summary as Markdown: what it comes to in each group of courses, then its rows."""
     parts = [
         "Tokens until the recommendation is within the target, and until it stays within it, as a share of the full "
-        "grid's: mean over seeds (90th percentile; failures, if any). A failure is charged the full grid. The best "
+        "grid's: mean over seeds (90th percentile; failures, if any); and until the mean regret over all seeds stays "
+        f"within it, where {MIN_SETTLED_SEEDS} seeds and more were run. A failure is charged the full grid. The best "
         f"baseline has the lowest mean of its row. {_interval_words(summary)}{_free_words(summary)}"
     ]
     groups: dict[tuple[int, str], list[Row]] = {}
@@ -235,10 +254,13 @@ def head_to_head_text(summary: Mapping[str, Sequence[Row]]) -> str:
         groups.setdefault(_group(row), []).append(row)
     for (_, title), rows in groups.items():
         arrived = [row for row in summary.get("arrivals", ()) if _group(row)[1] == title]
-        parts += [f"### {title}", _totals({"first": arrived, "stays": rows})]
+        settled = [row for row in summary.get("settled", ()) if _group(row)[1] == title]
+        parts += [f"### {title}", _totals({"first": arrived, "stays": rows, "settles": settled})]
         if arrived:
             parts += [f"Until the recommendation {READINGS['first']}:", _duels(arrived)]
         parts += [f"Until it {READINGS['stays']}:", _duels(rows)]
+        if settled:
+            parts += [f"Until it {READINGS['settles']}:", _duels(settled)]
         at_equal_tokens = [row for row in summary.get("regrets", ()) if _group(row)[1] == title]
         if at_equal_tokens:
             parts += [
@@ -278,7 +300,10 @@ def _free_words(summary: Mapping[str, Sequence[Row]]) -> str:
 
 
 def share_words(share: Mapping[str, Any]) -> str:
-    """Mean (90th percentile; failures, if any), and free seeds, if any."""
+    """Mean (90th percentile; failures, if any), and free seeds, if any. A reading of all seeds together is a mean, or is
+    never reached."""
+    if "p90" not in share:
+        return "never" if share["failures"] else f"{100 * share['mean']:.3g} %"
     failures = f"; {share['failures']}" if share["failures"] else ""
     free = f", {share['free']} free" if share.get("free") else ""
     return f"{100 * share['mean']:.3g} % ({100 * share['p90']:.3g}{failures}){free}"
@@ -324,7 +349,7 @@ def _totals(rows: Mapping[str, Sequence[Row]]) -> str:
         counts = [sum(row[name] for row in its) for name in counted]
         goals = (f"≤ {RATIO_GOALS[target]:g}", f"≤ {100 * SHARE_GOALS[target]:g} %")
         met = [f"{goal}: met in {count} of {len(its)}" for goal, count in zip(goals, counts[:2], strict=True)]
-        words = [READINGS[reading].removesuffix(" the target"), _target(target), f"{100 * ours:.3g} %"]
+        words = [READINGS[reading].replace(" the target", ""), _target(target), f"{100 * ours:.3g} %"]
         words += [f"{100 * best:.3g} % ({ours / best:.2g})", _best_single(its, ours), *met]
         lines.append([*words, f"in {counts[2]} of {len(its)}"])
     head = (

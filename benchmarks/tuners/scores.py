@@ -2,6 +2,8 @@
 
     stays   the price from which on the recommendation's regret is at most the target, for the rest of the path
     first   the price at which it is for the first time, be it by luck and lost again later
+    settles the price from which on the mean regret over all seeds is at most the target: luck does not pay there, and a
+            change between settings that are about as good costs next to nothing; one number for all seeds
     done    what was spent when the tuner declared itself done, and the regret of what it recommended then
     regret  what is recommended after a share of the grid's tokens is off the best by so much, in the mean
 
@@ -67,6 +69,19 @@ def regret_at(path: Path, regrets: np.ndarray, tokens: float) -> float:
     return float(regrets[cells[-1]]) if cells else math.nan
 
 
+def price_to_settle(paths: Sequence[Path], regrets: np.ndarray, target: float) -> float:
+    """Tokens from which on the mean regret of all paths is at most the target; infinite if it is not in the end."""
+    tokens = np.array(sorted({at for path in paths for at, _ in path.points}))
+    means = np.zeros(len(tokens))
+    for path in paths:
+        at, cells = np.array(path.points, dtype=int).reshape(-1, 2).T
+        place = np.searchsorted(at, tokens, side="right") - 1
+        means += np.where(place < 0, np.inf, np.append(regrets[cells], np.inf)[place]) / len(paths)
+    outside = np.flatnonzero(~(means <= target))
+    settled = tokens[outside[-1] + 1 :] if len(outside) else tokens
+    return float(settled[0]) if len(settled) else math.inf
+
+
 def summarize(paths: Sequence[Path], regrets: np.ndarray, grid_price: int) -> dict[str, Any]:
     """Mean and 90th percentile over seeds of all readings, with failures counted."""
     summary: dict[str, Any] = {"seeds": len(paths)}
@@ -74,6 +89,11 @@ def summarize(paths: Sequence[Path], regrets: np.ndarray, grid_price: int) -> di
         summary[f"{100 * target:g}%"] = {
             name: _shares([price(path, regrets, target) / grid_price for path in paths])
             for name, price in (("stays", price_to_stay), ("first", price_to_reach))
+        }
+        settled = price_to_settle(paths, regrets, target) / grid_price
+        summary[f"{100 * target:g}%"]["settles"] = {
+            "mean": _rounded(min(1.0, settled)),
+            "failures": 0 if math.isfinite(settled) else len(paths),
         }
     summary["regret"] = {
         f"{100 * share:g}%": _mean_regret([regret_at(path, regrets, share * grid_price) for path in paths])

@@ -16,7 +16,7 @@ from race import Course, Heat, course_results, markdown
 from replay import Question, Replay, Spent
 from scenarios import DIRECTIONS, SEVERAL_SEEDS, landscapes, shuffled_wd
 from scores import Path as TunerPath
-from scores import make_path, price_to_reach, price_to_stay, regret_at, summarize
+from scores import make_path, price_to_reach, price_to_settle, price_to_stay, regret_at, summarize
 
 from isotune.analyze.seed_noise import combine_seeds
 from isotune.analyze.truth import smooth_surface
@@ -210,8 +210,50 @@ def test_arrivals_are_told_beside_what_stays():
     assert [row["ratio_goal_met"] for row in found["arrivals"]] == [True] * 3
     assert [row["ratio_goal_met"] for row in found["duels"]] == [False, False, True]
     text = head_to_head.head_to_head_text(found)
-    assert "| is within | 0.1 % | 4 % | 9 % | 9 % (random) | ≤ 0.5: met in 1 of 1 | ≤ 5 %: met in 1 of 1 |" in text
-    assert "| stays within | 0.1 % | 20 % | 30 % | 30 % (random) | ≤ 0.5: met in 0 of 1 |" in text
+    assert (
+        "| is within | 0.1 % | 4 % | 9 % (0.44) | 9 % (random; 0.44) | ≤ 0.5: met in 1 of 1 | ≤ 5 %: met in 1 of 1 |"
+        in text
+    )
+    assert "| stays within | 0.1 % | 20 % | 30 % (0.67) | 30 % (random; 0.67) | ≤ 0.5: met in 0 of 1 |" in text
+
+
+def test_the_mean_regret_settles_where_no_later_mean_is_above_the_target():
+    regrets = np.array([0.0, 0.004, 0.02, np.inf])
+    paths = [
+        TunerPath(((1, 2), (4, 1), (8, 0)), None, 9),  # 2 %, .4 %, 0
+        TunerPath(((2, 1), (6, 0)), None, 9),  # .4 %, 0
+        TunerPath(((3, 0), (5, 1), (7, 0)), None, 9),  # 0, .4 %, 0
+    ]
+    means = {1: np.inf, 2: np.inf, 3: 0.008, 4: 0.008 / 3, 5: 0.004, 6: 0.008 / 3, 7: 0.004 / 3, 8: 0.0}
+    for target in (0.01, 0.005, 0.003, 0.001):
+        brute = next(at for at in means if all(means[later] <= target for later in means if later >= at))
+        assert price_to_settle(paths, regrets, target) == brute
+    assert price_to_settle([TunerPath(((1, 3),), None, 9)], regrets, 0.5) == np.inf, (
+        "what diverged is no recommendation"
+    )
+    assert price_to_settle([TunerPath((), None, 9)], regrets, 0.5) == np.inf
+    early = price_to_settle([TunerPath(((1, 0), (2, 2), (3, 0)), None, 9)], regrets, 0.001)
+    assert early == 3, "within the target at first, and lost again"
+
+
+def test_what_settles_is_told_of_tuners_with_many_seeds_alone():
+    shares = {"isotune": 0.2, "random": 0.3, "gp": 0.1}
+    race = raced(shares)
+    for name, mean in {"isotune": 0.1, "random": 0.4, "gp": 0.05}.items():
+        for target in head_to_head.RATIO_GOALS:
+            race["tuners"][name][target]["settles"] = {"mean": mean, "failures": 0}
+    race["tuners"]["gp"]["seeds"] = head_to_head.MIN_SETTLED_SEEDS - 1
+    found = head_to_head.head_to_head([race])
+    assert {row["baseline"]["name"] for row in found["settled"]} == {"random"}
+    assert {row["baseline"]["name"] for row in found["duels"]} == {"gp"}
+    text = head_to_head.head_to_head_text(found)
+    assert (
+        "| stays within in the mean over seeds | 0.1 % | 10 % | 40 % (0.25) | 40 % (random; 0.25) | ≤ 0.5: met" in text
+    )
+    race["tuners"]["random"]["0.1%"]["settles"] = {"mean": 1.0, "failures": 100}
+    assert "| random | never |" in head_to_head.head_to_head_text(head_to_head.head_to_head([race]))
+    race["tuners"]["isotune"]["seeds"] = 1
+    assert not head_to_head.head_to_head([race])["settled"]
 
 
 def test_grids_of_several_seeds_stand_apart():
