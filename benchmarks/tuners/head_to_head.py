@@ -300,8 +300,8 @@ def _free_words(summary: Mapping[str, Sequence[Row]]) -> str:
 
 
 def share_words(share: Mapping[str, Any]) -> str:
-    """Mean (90th percentile; failures, if any), and free seeds, if any. A reading of all seeds together is a mean, or is
-    never reached."""
+    """Mean (90th percentile; failures, if any), and free seeds, if any. A reading of all seeds together is a mean, or
+    "never"."""
     if "p90" not in share:
         return "never" if share["failures"] else f"{100 * share['mean']:.3g} %"
     failures = f"; {share['failures']}" if share["failures"] else ""
