@@ -11,7 +11,7 @@ from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
 from isotune.tune import Answer, Goal, Question, Recommendation, Space, Suggestion, recommend_now, suggest
-from isotune.tune.questions import NO_DECAY, log2_cells, rounded_places
+from isotune.tune.questions import NO_DECAY, log2_cells, place_numbers
 from isotune.tune.tuner import believe_answers
 
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
@@ -168,9 +168,9 @@ def _settings(questions: Sequence[Question]) -> list[tuple[float, float]]:
     return [(question.learning_rate, question.weight_decay) for question in questions]
 
 
-def _places(questions: Sequence[Question]) -> list[tuple[float, ...]]:
+def _places(questions: Sequence[Question]) -> list[int]:
     """Equal where settings differ in their last digits alone."""
-    return rounded_places(log2_cells(_settings(questions)))
+    return place_numbers(log2_cells(_settings(questions))).tolist()
 
 
 def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float | None:

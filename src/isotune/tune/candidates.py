@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from isotune.tune.belief import Belief, Posterior
 from isotune.tune.board import Board, whole_board
 from isotune.tune.kernels import NEW, Places
 from isotune.tune.observations import NOISE, own_noise, raised_noise
-from isotune.tune.questions import Goal, Prices, Question, rounded_places
+from isotune.tune.questions import Goal, Prices, Question
 from isotune.tune.told import Asked, Told, not_hopeless
 
 MAX_CONSIDERED = 400  # cells
@@ -40,19 +40,17 @@ class Candidates:
         prices: Prices | None,
     ) -> Candidates:
         left_out = Asked.of(leave_out)
-        known = {*_keys(goal, told.trained), *_keys(goal, left_out)}
         known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
         rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
-        cells = np.fromiter(goal.space.cell_at.values(), dtype=int)
+        cells = goal.space.distinct
         cells = cells[not_hopeless(rates[cells], np.full(len(cells), budgets[0]), told)]
         cells = promising(goal, belief, cells)
         board = whole_board(goal) if _is_small(goal) else Board.of(goal, np.union1d(targets, cells))
         cells, seeds = _cells_and_seeds(goal, belief, cells, known_seeds)
         rungs = np.tile(np.arange(len(budgets)), len(cells))
         cells, seeds, tokens = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), budgets[rungs]
-        possible = not_hopeless(rates[cells], tokens, told).tolist()
-        keys = zip(cells.tolist(), tokens.tolist(), seeds.tolist(), strict=True)
-        kept = [index for index, key in enumerate(keys) if possible[index] and key not in known]
+        kept = not_hopeless(rates[cells], tokens, told)
+        kept &= ~_were_asked(goal, cells, rungs, seeds, (told.trained, left_out))
         cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
         asked = Asked(goal.space.settings[cells], tokens, seeds)
         listed = prices(_questions(asked)) if prices else tokens
@@ -130,10 +128,17 @@ def _questions(asked: Asked) -> list[Question]:
     return list(map(Question, *asked.settings.T.tolist(), asked.tokens.tolist(), asked.seeds.tolist()))
 
 
-def _keys(goal: Goal, asked: Asked) -> Iterator[tuple[int | None, float, float]]:
-    """Of questions their cells, if they are in the space, budgets and seeds."""
-    cells = map(goal.space.cell_at.get, rounded_places(asked.cells))
-    return zip(cells, asked.tokens.tolist(), asked.seeds.tolist(), strict=True)
+def _were_asked(
+    goal: Goal, cells: np.ndarray, rungs: np.ndarray, seeds: np.ndarray, earlier: Iterable[Asked]
+) -> np.ndarray:
+    """Whether each cell was asked at its rung with its seed."""
+    all_seeds = np.unique(np.concatenate([seeds, *(asked.seeds for asked in earlier)]))
+    were_asked = np.zeros((len(goal.space.cells), len(goal.rungs), len(all_seeds)), dtype=bool)
+    for asked in earlier:
+        at, rung = goal.space.find(asked.cells), np.searchsorted(goal.rungs, asked.tokens)
+        inside = (at >= 0) & np.isin(asked.tokens, goal.rungs)
+        were_asked[at[inside], rung[inside], np.searchsorted(all_seeds, asked.seeds[inside])] = True
+    return np.asarray(were_asked[cells, rungs, np.searchsorted(all_seeds, seeds)])
 
 
 def _cells_and_seeds(

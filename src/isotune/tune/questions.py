@@ -101,13 +101,21 @@ class Space:
         return np.array(self.only, dtype=float) if self.only else np.asarray(2.0**self.cells)
 
     @cached_property
-    def cell_at(self) -> dict[tuple[float, ...], int]:
-        """Which cell is at a place, the first one if several are; places are rounded, since equal ones may differ in
-        their last digits."""
-        found: dict[tuple[float, ...], int] = {}
-        for index, place in enumerate(rounded_places(self.cells)):
-            found.setdefault(place, index)
-        return found
+    def distinct(self) -> np.ndarray:
+        """The cells, each place once: the first one where several are at one place."""
+        return np.sort(self._sorted_places[1])
+
+    def find(self, cells: np.ndarray) -> np.ndarray:
+        """Which of the space's cells is at the place of each of these; -1: none."""
+        places, index = self._sorted_places
+        wanted = place_numbers(cells)
+        at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+        return np.where(places[at] == wanted, index[at], -1)
+
+    @cached_property
+    def _sorted_places(self) -> tuple[np.ndarray, np.ndarray]:
+        """(the place of each distinct cell, ascending; which cell it is)."""
+        return np.unique(place_numbers(self.cells), return_index=True)
 
 
 def log2_cells(settings: Sequence[tuple[float, float]] | np.ndarray) -> np.ndarray:
@@ -118,9 +126,10 @@ def log2_cells(settings: Sequence[tuple[float, float]] | np.ndarray) -> np.ndarr
     return np.asarray(np.log2(np.maximum(pairs, (0.0, NO_DECAY))))
 
 
-def rounded_places(cells: np.ndarray) -> list[tuple[float, ...]]:
-    """Of each cell log2 LR and log2 WD, equal where settings differ in their last digits alone."""
-    return list(map(tuple, cells.round(6).tolist()))
+def place_numbers(cells: np.ndarray) -> np.ndarray:
+    """Of each cell, [cells x 2], a whole number, equal where settings differ in their last digits alone."""
+    log2_lr, log2_wd = np.rint(cells * 1e6).astype(np.int64).T
+    return np.asarray((log2_lr << 31) + log2_wd)  # a millionth of an octave is far more than those digits
 
 
 @dataclass(frozen=True, kw_only=True)

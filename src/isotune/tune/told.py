@@ -13,7 +13,7 @@ import numpy as np
 
 from isotune.errors import InputError
 from isotune.tune.observations import Observations, own_noise, with_noise
-from isotune.tune.questions import Answer, Goal, Question, log2_cells, rounded_places
+from isotune.tune.questions import Answer, Goal, Question, log2_cells, place_numbers
 
 # A diverged run counts as this much worse than the worst of its budget, give or take: it tells that its LR is too high,
 # which no cell with that LR needs a fit for, and nothing of how the bowl bends.
@@ -173,6 +173,5 @@ def recommendable(goal: Goal, told: Told) -> np.ndarray:
         as_long = rates_finished[told.finished.tokens >= budget]
         lowest = rates_diverged[diverged.tokens == budget].min()
         possible &= (rates < lowest) | (rates <= as_long.max(initial=-math.inf))
-    themselves = set(rounded_places(diverged.cells))
-    possible &= np.array([place not in themselves for place in rounded_places(cells)])
+    possible &= ~np.isin(place_numbers(cells), place_numbers(diverged.cells))
     return every[possible] if possible.any() else every[rates == rates.min()]
