@@ -11,7 +11,7 @@ from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
 from isotune.tune.candidates import expected_gains
 from isotune.tune.observations import MAX_NOISE, MAX_OBSERVATIONS, NOISE, NOISE_GROWTH, own_noise
-from isotune.tune.told import Told, observations
+from isotune.tune.told import Told, not_hopeless, observations
 from isotune.tune.tuner import believe_answers
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
@@ -186,6 +186,29 @@ def test_a_learning_rate_that_diverged_is_not_asked_again_at_that_length_or_abov
         question = suggest(GOAL, answers).questions[0]
         assert question.learning_rate < 2.0**-8 or question.tokens < TOKENS // 8
         answers.append(Answer(question, nano_like(question.learning_rate, question.weight_decay, question.tokens)))
+
+
+def test_a_learning_rate_that_finished_short_runs_alone_is_not_asked_where_it_diverged():
+    short, longer = TOKENS // 8, TOKENS // 4
+    known = [ask(nano_like, lr, -6, short) for lr in (-10, -9, -8)]
+    diverged = Answer(Question(2.0**-8, 2.0**-6, longer), math.nan, "diverged")
+
+    def asked(answers):
+        told = Told.of(answers)
+        rates, tokens = (
+            2.0 ** np.array([-9.0, -8.0, -8.0, -7.0, -7.0]),
+            np.array([longer, short, TOKENS, short, longer]),
+        )
+        return not_hopeless(rates, tokens, told).tolist()
+
+    assert asked([*known, diverged]) == [True, True, False, True, False]
+    as_long = ask(nano_like, -8, -2, longer)
+    assert asked([*known, diverged, as_long]) == [True, True, True, True, False], "with another WD it was as long"
+
+
+def test_lists_are_as_good_as_tuples():
+    listed = Goal(tokens=TOKENS, space=Space(only=[[2.0**-9, 0.1], [2.0**-8, 0.1]]), seeds=[0, 1])
+    assert suggest(listed, []).questions[0].weight_decay == 0.1
 
 
 def test_where_all_runs_diverge_it_goes_down_in_halves_to_the_lowest_learning_rate():

@@ -73,6 +73,7 @@ class Space:
                 raise InputError(f"{name}={show((low, high))} must be a low and a high end: write 2^-12..2^-7")
             settle(self, name, (low, high))
         settle(self, "octaves", require_positive("octaves", self.octaves))
+        settle(self, "only", tuple((lr, wd) for lr, wd in self.only))
         if any(not (0 < lr < math.inf and 0 <= wd < math.inf) for lr, wd in self.only):
             raise InputError("a cell has an LR that is not above 0, or a WD below 0: leave it out")
         spans = [math.log2(high / low) / self.octaves + 1 for low, high in (self.learning_rate, self.weight_decay)]
@@ -151,6 +152,7 @@ class Goal:
             settle(self, "tokens_per_step", require_positive_int("tokens_per_step", self.tokens_per_step))
         rungs = self.rungs or make_rungs(self.tokens, self.decay_tokens, self.tokens_per_step or 1)
         settle(self, "rungs", tuple(sorted({int(rung) for rung in rungs if rung <= self.tokens} | {self.tokens})))
+        settle(self, "seeds", tuple(self.seeds))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds={show(self.seeds)} must be one or several different ones: take (0,)")
         settle(self, "tolerance", require_positive("tolerance", self.tolerance))

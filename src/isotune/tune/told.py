@@ -21,6 +21,7 @@ DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.2
 # In log loss above the best run that was no longer, a factor of 2: what has a higher LR and such a loss has stopped
 # learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
 EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
+SAME = 1e-9  # settings that differ by no more than this share of themselves are the same
 _COLUMNS = attrgetter("learning_rate", "weight_decay", "tokens", "seed")
 
 
@@ -94,7 +95,7 @@ class Told:
 
 def is_near(values: np.ndarray, value: float) -> np.ndarray:
     """The same as math.isclose, of many."""
-    return np.asarray(np.abs(values - value) <= 1e-9 * np.maximum(np.abs(values), abs(value)))
+    return np.asarray(np.abs(values - value) <= SAME * np.maximum(np.abs(values), abs(value)))
 
 
 def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
@@ -148,30 +149,27 @@ def observations(goal: Goal, told: Told) -> Observations:
 
 
 def not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, told: Told) -> np.ndarray:
-    """Whether no run with this LR or a lower one diverged in so few tokens; an LR that also finished stays."""
+    """Whether no run with this LR or a lower one diverged in so few tokens; or one with this LR or a higher one, that
+    was no shorter than the one that diverged, did not."""
     possible = np.ones(len(tokens), dtype=bool)
-    diverged = told.asked.some(told.diverged)
-    if not len(diverged):
-        return possible
-    for budget in np.unique(diverged.tokens):
-        possible &= (learning_rates < diverged.settings[diverged.tokens == budget, 0].min()) | (tokens < budget)
-    return possible | np.isin(learning_rates, told.finished.settings[:, 0])
+    diverged, finished = told.asked.some(told.diverged), told.finished
+    for budget in set(diverged.tokens.tolist()):
+        lowest = diverged.settings[diverged.tokens == budget, 0].min()
+        highest = finished.settings[finished.tokens >= budget, 0].max(initial=0.0)
+        is_lower = learning_rates < lowest * (1 - SAME)
+        possible &= is_lower | (learning_rates <= highest * (1 + SAME)) | (tokens < budget)
+    return possible
 
 
 def recommendable(goal: Goal, told: Told) -> np.ndarray:
     """Which cells of the space have an LR that is not known to diverge: no run with it or a lower one did, or a run
     with it or a higher one, and as long, did not; and did not diverge themselves, with any seed. Where this leaves
     nothing, those with the lowest LR."""
-    cells = goal.space.cells
+    cells, rates = goal.space.cells, goal.space.settings[:, 0]
     every = np.arange(len(cells))
     diverged = told.asked.some(told.diverged & (told.asked.tokens <= goal.tokens))
     if not len(diverged):
         return every
-    rates, possible = cells[:, 0].round(6), np.ones(len(cells), dtype=bool)
-    rates_diverged, rates_finished = (some.cells[:, 0].round(6) for some in (diverged, told.finished))
-    for budget in np.unique(diverged.tokens):
-        as_long = rates_finished[told.finished.tokens >= budget]
-        lowest = rates_diverged[diverged.tokens == budget].min()
-        possible &= (rates < lowest) | (rates <= as_long.max(initial=-math.inf))
+    possible = not_hopeless(rates, np.full(len(cells), goal.tokens), told)
     possible &= ~np.isin(place_numbers(cells), place_numbers(diverged.cells))
-    return every[possible] if possible.any() else every[rates == rates.min()]
+    return every[possible] if possible.any() else every[is_near(rates, rates.min())]
