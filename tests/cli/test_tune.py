@@ -1,6 +1,7 @@
 """`isotune tune`: a stranger's trainer and our own, from the command line."""
 
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 import pytest
 
 from isotune.cli import main
+from isotune.cli.tuning_words import DEFAULT_RUNS
 from isotune.objectives.table import TableObjective
 from isotune.recipe import format_number
 
@@ -55,6 +57,12 @@ def test_a_command_is_tuned_and_what_was_answered_is_not_asked_again(tune, tmp_p
     assert again.stderr == ""
 
 
+def command_that_goes_on(shown):
+    """Its words after `isotune tune`, as a shell takes them apart."""
+    (line,) = [line for line in shown.splitlines() if "go on with: isotune tune " in line]
+    return shlex.split(line.partition("isotune tune ")[2])
+
+
 def test_our_trainer_is_tuned_within_a_price(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("short.toml").write_text(SHORT)
@@ -76,6 +84,11 @@ def test_our_trainer_is_tuned_within_a_price(tune, tmp_path, monkeypatch):
     first = tune(*options, "--tolerance", 1e-6)
     assert first.returncode == 0, first.stderr
     assert "would pass --max-tokens (140K)" in first.stdout and "isotune diagnose studies/tune-short" in first.stdout
+    given = dict(zip(map(str, options[1::2]), map(str, options[2::2]), strict=True)) | {"--tolerance": "1e-06"}
+    words = command_that_goes_on(first.stdout)
+    goes_on = dict(zip(words[1::2], words[2::2], strict=True))
+    assert words[0] == "short.toml" and goes_on.pop("--max-tokens") != given.pop("--max-tokens")
+    assert {name: value.removesuffix(".0") for name, value in goes_on.items()} == given  # 1 octave is 1.0
     assert Path("studies/tune-short/report.html").exists()
     segments = len(list(Path("studies/tune-short/segments").iterdir()))
     assert segments >= 2
@@ -108,6 +121,22 @@ def test_a_replay_says_how_it_would_have_gone(tune):
     ]
     assert facts["failed"] == {"runs": 0, "given_up_from_learning_rate": None, "given_up_ends": {}}
     assert f"isotune table show {NANO} --batch-size 4 --tokens 688128 --seed 0" in shown.stdout
+
+
+def test_the_command_that_is_printed_goes_on(tune, tmp_path):
+    table = tmp_path / "my nano"
+    table.symlink_to(NANO)
+    options = ["--table", table, "--batch-size", 4, "--tokens", 344_064, "--max-tokens", "20M", "--workers", 2]
+    options += ["--tolerance", 0.01]
+    first = tune(*options)
+    spent = json.loads(tune(*options, "--json").stdout)["result"]["spent_tokens"]
+    assert "as --tolerance asks" in first.stdout and spent > DEFAULT_RUNS * 344_064, "more than the default allows"
+    words = command_that_goes_on(first.stdout)
+    assert words[:2] == ["--table", str(table)] and {"--workers", "20M"} < set(words)
+    second = tune(*words, "--json", "--quiet")
+    assert json.loads(second.stdout)["result"]["spent_tokens"] > spent
+    (step,) = [line for line in first.stdout.splitlines() if "isotune table show" in line]
+    assert shlex.split(step)[3] == str(table)
 
 
 def test_without_a_recipe_the_default_one_is_tuned(tune, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
 
 from isotune.cli import tuning_words
-from isotune.cli.tuning_words import price_words, result_facts, result_words, round_words
+from isotune.cli.tuning_words import DEFAULT_RUNS, price_words, result_facts, result_words, round_words
 from isotune.objectives.function import FunctionObjective
 from isotune.tune import Goal, Limits, Space, tune
 
@@ -74,8 +74,8 @@ def test_the_facts_have_what_the_words_say(tuning):
 
 def test_a_lower_wd_is_said_to_do_as_well_only_where_one_is_among_what_is_as_good(tuning):
     settings = {"learning_rate": 2.0**-12, "weight_decay": 2.0**-6}
-    assert "could as well be lower" in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-8),))
-    assert "could as well be lower" not in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-4),))
+    assert "a lower one would do as well" in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-8),))
+    assert "a lower one would do as well" not in words_of(tuning, **settings, as_good=((2.0**-12, 2.0**-4),))
 
 
 def test_runs_that_are_longer_than_the_goal_are_said_not_to_be_used(tuning):
@@ -96,9 +96,10 @@ def test_the_flat_set_is_told_by_learning_rate(tuning):
     assert "LR 2^-10 with WD 2^-8 to 0.5; LR 2^-9 with WD 0.125" in words_of(tuning, as_good=cells, **own)
 
 
-def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
-    assert "WD has no time to matter" in words_of(tuning, learning_rate=2.0**-10, weight_decay=2.0**-8)
-    assert "WD has no time to matter" not in words_of(tuning, learning_rate=2.0**-10, weight_decay=1.0)
+def test_a_small_n_says_that_this_weight_decay_hardly_acts(tuning):
+    words = "at the end: so little that WD hardly acts, and a lower one would do as well"
+    assert words in words_of(tuning, learning_rate=2.0**-10, weight_decay=2.0**-8)
+    assert words not in words_of(tuning, learning_rate=2.0**-10, weight_decay=1.0)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,36 @@ def test_a_small_n_says_that_weight_decay_has_no_time(tuning):
 def test_what_ended_it_and_how_to_go_on(tuning, stopped, ended, change):
     words = words_of((replace(tuning[0], stopped=stopped), *tuning[1:]))
     assert ended in words and change in words
+
+
+@pytest.mark.parametrize(
+    ("again", "runs_allowed", "runs_spent", "change"),
+    [
+        ("isotune tune it", DEFAULT_RUNS, 4, ""),
+        ("isotune tune it", DEFAULT_RUNS, 8, " --max-tokens 34M"),  # 8 runs, and 4 rounds of one run
+        ("isotune tune it", 100, 8, f" --max-tokens {100 * TOKENS}"),
+        ("isotune tune it", 2, 1, f" --max-tokens {2 * TOKENS}"),  # nobody allowed the default
+        ("the same command", 100, 8, ""),
+        ("the same command", 8, 8, " --max-tokens 34M"),
+    ],
+)
+def test_what_goes_on_may_train_what_comes_next(tuning, again, runs_allowed, runs_spent, change):
+    tuned = replace(
+        tuning[0],
+        stopped="good enough",
+        spent_tokens=runs_spent * TOKENS,
+        more=replace(tuning[0].more, prices=(TOKENS,)),
+        recommendation=replace(tuning[0].recommendation, regret=0.0009),
+    )
+    limits = Limits(max_tokens=runs_allowed * TOKENS)
+    words = click.unstyle(result_words(tuned, GOAL, limits, tuning[1].answers(), again, ()))
+    assert f"go on with: {again} --tolerance 0.05{change}\n" in words
+
+
+def test_what_goes_on_asks_for_less_regret_than_there_is(tuning):
+    enough = (replace(tuning[0], stopped="good enough"), *tuning[1:])
+    assert "go on with: isotune tune it --tolerance 0.01 " in words_of(enough, regret=0.0002)
+    assert "go on with" not in words_of(enough, regret=0.0), "no tolerance is below that"
 
 
 def test_tokens_of_earlier_calls_are_told(tuning):

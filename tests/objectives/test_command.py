@@ -4,6 +4,8 @@ import doctest
 import json
 import math
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ import pytest
 
 from isotune.errors import InputError
 from isotune.objectives import placeholders
-from isotune.objectives.command import CommandObjective
+from isotune.objectives.command import CommandObjective, _is_running, _read_metrics
 from isotune.tune import Goal, Question, Space, tune
 
 SCRIPT = Path(__file__).parent / "lonely_trainer.py"
@@ -84,6 +86,21 @@ def test_a_longer_run_resumes_the_shorter_one_where_the_command_can(tmp_path):
     assert plain.prices([long]) == [TOKENS]
 
 
+def test_a_run_whose_folder_was_deleted_is_not_resumed(tmp_path):
+    objective = make(tmp_path, command=COMMAND + " --from={resume}")
+    shortest, short, long = (Question(2.0**-10, 2.0**-5, tokens) for tokens in (TOKENS // 4, TOKENS // 2, TOKENS))
+    for question in (shortest, short):
+        objective.ask([question])
+    shutil.rmtree(objective.entries[-1].out)
+    assert objective.prices([long]) == [TOKENS - TOKENS // 4], "the next shorter one is there"
+    shutil.rmtree(objective.entries[0].out)
+    assert objective.prices([long]) == [TOKENS]
+    before = objective.spent_tokens()
+    objective.ask([long])
+    assert objective.entries[-1].status == "finished" and objective.spent_tokens() == before + TOKENS
+    assert float((Path(objective.entries[-1].out) / "began_at").read_text()) == 0
+
+
 def test_independent_weight_decay_is_what_the_command_gets(tmp_path):
     script = tmp_path / "echo.py"
     script.write_text(
@@ -104,6 +121,48 @@ def test_nothing_of_a_command_is_left_running(tmp_path):
     (pid_file,) = tmp_path.glob("runs/*/pid")
     pid = int(pid_file.read_text())
     wait_until(lambda: not is_alive(pid))
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_outlives_its_command_is_ended_before_the_metrics_are_read(tmp_path, code):
+    # A launcher that does not wait for its worker, which writes its metrics when it is told to end.
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "out = pathlib.Path(sys.argv[1])\n"
+        "def end(*_):\n"
+        f"    (out / 'metrics.jsonl').write_text('{{\"tokens\": {TOKENS}, \"val_loss\": 2.5}}')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "(out / 'pid').write_text(str(os.getpid()))\n"
+        "time.sleep(120)\n"
+    )
+    shell = tmp_path / "start.sh"
+    shell.write_text(f'{sys.executable} {worker} "$1" &\nwhile ! test -s "$1/pid"; do sleep 0.05; done\nexit {code}\n')
+    command = f"bash {shell} {{out}} {{learning_rate}} {{weight_decay}} {{tokens}}"
+    objective = make(tmp_path / "study", command=command, timeout_hours=None)
+    objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+    (entry,) = objective.entries
+    pid = int((Path(entry.out) / "pid").read_text())
+    try:
+        assert not is_alive(pid)
+    finally:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert entry.status == ("failed" if code else "finished") and entry.reached_tokens == TOKENS
+
+
+def test_nobody_waits_for_the_dead_of_a_command_that_their_parents_do_not_ask_for():
+    dead = subprocess.Popen(["true"], start_new_session=True)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    os.killpg(dead.pid, 0)  # still there
+    assert not _is_running(dead.pid)
+    dead.wait()
+    living = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    assert _is_running(living.pid)
+    living.kill()
+    living.wait()
+    assert not _is_running(living.pid)
 
 
 def is_alive(pid):
@@ -192,6 +251,30 @@ def test_a_failure_has_its_reason_and_costs_what_its_metrics_show(tmp_path, rows
     assert again.spent_tokens() == reached and again.failed() == [entry.question]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"tokens": 4 * TOKENS, "val_loss": 2.5}],
+        [{"tokens": TOKENS, "val_loss": 2.5}, {"tokens": 2 * TOKENS, "val_loss": 2.4}],
+        [{"tokens": TOKENS, "val_loss": 2.5}, {"tokens": 1.3 * TOKENS, "train_loss": 2.4}],
+        [{"tokens": 4 * TOKENS, "val_loss": math.nan}],  # at the length that was asked for it may have been fine
+    ],
+)
+def test_a_run_that_goes_on_beyond_what_was_asked_has_failed_and_costs_what_it_trained(tmp_path, rows):
+    entry = asked_for_rows(tmp_path, rows)
+    trained = int(rows[-1]["tokens"])
+    words = f"its metrics end at {trained} tokens, {TOKENS} were asked for: let {{tokens}} be its length"
+    assert entry.status == "failed" and words in entry.reason
+    again = make(tmp_path, command=json.loads((tmp_path / "command.json").read_text())["command"])
+    assert again.spent_tokens() == trained
+
+
+@pytest.mark.parametrize(("reached", "tokens_per_step"), [(1.2 * TOKENS, None), (2 * TOKENS, TOKENS)])
+def test_a_run_may_end_with_a_step_or_an_evaluation_which_counts_as_trained(tmp_path, reached, tokens_per_step):
+    entry = asked_for_rows(tmp_path, [{"tokens": reached, "val_loss": 2.5}], tokens_per_step=tokens_per_step)
+    assert (entry.status, entry.loss, entry.trained_tokens) == ("finished", 2.5, reached)
+
+
 def test_tokens_and_loss_may_stand_in_rows_of_their_own(tmp_path):
     entry = asked_for_rows(tmp_path, [{"val_loss": 9.0}, {"tokens": TOKENS}, {"val_loss": 2.5}])
     assert (entry.status, entry.loss) == ("finished", 2.5)
@@ -221,6 +304,13 @@ def test_a_folder_answers_for_one_command_only(tmp_path):
     ):
         with pytest.raises(InputError, match=f"{tmp_path} was begun with another --.*give another --study"):
             make(tmp_path, **changes)
+
+
+def test_a_command_does_not_begin_in_the_study_of_a_recipe(tmp_path):
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(InputError, match=f"{tmp_path} is the study of a recipe.*give another --study"):
+        make(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
 def test_a_folder_that_does_not_say_whose_it_is_is_adopted(tmp_path):
@@ -306,10 +396,18 @@ def test_what_is_there_for_resume_alone_is_left_out_where_a_run_begins(command, 
 
 @pytest.mark.parametrize("line", ['{"tokens": ' + "9" * 400 + ', "val_loss": 2}', "[" * 100_000, '{"tokens": 1e999}'])
 def test_lines_that_no_number_or_stack_can_hold_are_passed_over(tmp_path, line):
-    from isotune.objectives.command import _read_metrics
-
     path = tmp_path / "metrics.jsonl"
     path.write_text(line + '\n{"tokens": 10, "val_loss": 2.5}\n' + line)
+    read = _read_metrics(path, "val_loss")
+    assert (read.tokens, read.loss) == (10, 2.5)
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_a_line_ends_where_json_lines_do(tmp_path, inside, end):
+    path = tmp_path / "metrics.jsonl"
+    row = json.dumps({"tokens": 10, "val_loss": 2.5, "note": f"a{inside}b"}, ensure_ascii=False)
+    path.write_bytes(('{"tokens": 5, "val_loss": 3}' + (end or "\n") + row + end).encode())
     read = _read_metrics(path, "val_loss")
     assert (read.tokens, read.loss) == (10, 2.5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def _find(study: Study, run_id: str) -> Recipe:
     found = [recipe for recipe in study.recipes() if study.run_id(recipe).startswith(run_id)]
     if len(found) != 1:
         problem = "no run" if not found else f"{len(found)} runs"
-        raise InputError(f"{problem} of {study.folder} begin with {run_id!r}: see `isotune runs list {study.folder}`")
+        listing = f"isotune runs list {shlex.quote(str(study.folder))}"
+        raise InputError(f"{problem} of {study.folder} begin with {run_id!r}: see `{listing}`")
     return found[0]
 
 

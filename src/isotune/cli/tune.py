@@ -27,6 +27,7 @@ from isotune.cli.options import load_recipe
 from isotune.cli.report import NO_REPORT, report_tuning
 from isotune.cli.terminal import StatusLine
 from isotune.cli.tuning_words import (
+    DEFAULT_RUNS,
     all_diverged_words,
     price_words,
     progress_words,
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
 
 DEFAULT_RECIPE = "nano-tune"
 DEFAULT_LEARNING_RATES, DEFAULT_WEIGHT_DECAYS, DEFAULT_OCTAVES = "2^-13..2^-6", "2^-8..1", 0.5
-DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
 
 # Options that belong to one way of answering, with the word for it.
 _OF_COMMANDS = ("metrics", "wd_convention", "timeout_hours", "tokens_per_step", "retry_failed", "loss")
 _OF_SPACES = ("lr", "wd", "octaves", "seeds")
+
+# Options with which a tuning goes on as it began, besides --tolerance and --max-tokens.
+_KEPT = ("tokens", *_OF_SPACES, "max_hours", "study", "workers", *OF_EXECUTION)
 
 
 @click.command()
@@ -235,7 +238,7 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
         on_progress=lambda progress: line.show(progress_words(progress)),
         should_stop=lambda: bool(stop),
     )
-    tokens = f" --tokens {arguments['tokens']}" if arguments["tokens"] else ""
+    quoted = shlex.quote(name)
     return _Tuning(
         f"{name} (batch size {recipe.batch_size})",
         objective,
@@ -243,8 +246,11 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
             _space(arguments), tolerance=_tolerance(arguments["tolerance"]), num_seeds=arguments["seeds"] or MAX_SEEDS
         ),
         folder,
-        f"isotune tune {name}{tokens}{_same(arguments)}",
-        (f"isotune train {name}{tokens} --lr {{lr}} --wd {{wd}}", f"isotune diagnose {shlex.quote(str(folder))}"),
+        f"isotune tune {quoted}{_given(_KEPT)}",
+        (
+            f"isotune train {quoted}{_given(('tokens',))} --lr {{lr}} --wd {{wd}}",
+            f"isotune diagnose {shlex.quote(str(folder))}",
+        ),
         f"Runs go to {folder}, {num_workers} at once. After a kill, repeat the command: nothing is trained twice.",
         lambda: objective.failures[-1] if objective.failures else "it was interrupted",
         lambda: None if execution.compiled or execution.device != "cpu" else _seconds_per_token(recipe, num_workers),
@@ -308,6 +314,7 @@ def _of_table(arguments: dict[str, Any]) -> _Tuning:
     _refuse(("study",), "recipes and commands; a replay keeps nothing")
     _refuse(OF_EXECUTION, "recipes; a replay trains nothing")
     folder = arguments["table"]
+    quoted = shlex.quote(str(folder))
     objective = TableObjective(folder, batch_size=arguments["batch_size"], num_parallel=arguments["workers"] or 1)
     tokens = parse_tokens("--tokens", arguments["tokens"]) if arguments["tokens"] else objective.budgets[-1]
     return _Tuning(
@@ -315,8 +322,9 @@ def _of_table(arguments: dict[str, Any]) -> _Tuning:
         objective,
         objective.goal(tokens, tolerance=_tolerance(arguments["tolerance"])),
         None,
-        f"isotune tune --table {folder} --batch-size {objective.batch_size} --tokens {tokens}",
-        (f"isotune table show {folder} --batch-size {objective.batch_size} --tokens {tokens} --seed {objective.seed}",),
+        f"isotune tune --table {quoted} --batch-size {objective.batch_size} --tokens {tokens}"
+        + _given(("max_hours", "workers")),
+        (f"isotune table show {quoted} --batch-size {objective.batch_size} --tokens {tokens} --seed {objective.seed}",),
         f"A replay: the runs of {folder} answer, nothing is trained.",
         table=objective,
     )
@@ -363,11 +371,17 @@ def _refuse(names: tuple[str, ...], whose: str) -> None:
             raise InputError(f"{options[name]} belongs to {whose}: leave it out")
 
 
-def _same(arguments: dict[str, Any]) -> str:
-    """The options that make it the same tuning, as they were given."""
-    names = ("lr", "wd", "octaves", "seeds", "study", "workers")
-    given = [(name, arguments[name]) for name in names if arguments[name] is not None]
-    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+def _given(names: tuple[str, ...]) -> str:
+    """Those of these options that were given, to be typed again."""
+    context = click.get_current_context()
+    words = []
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
+            value = context.params[option.name]
+            is_off = value is False  # of a flag, which has another name then
+            words.append((option.secondary_opts if is_off else option.opts)[0])
+            words += [] if isinstance(value, bool) else [str(value)]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def _tolerance(percent: float) -> float:

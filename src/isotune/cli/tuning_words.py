@@ -12,14 +12,15 @@ import numpy as np
 from isotune.analyze.advice import paste_in
 from isotune.analyze.truth import smooth_surface
 from isotune.cli.terminal import format_seconds
-from isotune.recipe import format_number, format_tokens
+from isotune.recipe import format_number, format_tokens, parse_tokens
 
 if TYPE_CHECKING:
     from isotune.objectives.table import TableObjective
     from isotune.sweep.driver import Progress
     from isotune.tune import Answer, Goal, Limits, Recommendation, Round, Tuned
 
-SMALL_MEMORY = 0.1  # n below which WD has had no time to matter
+DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
+SMALL_MEMORY = 0.1  # n below which WD has hardly acted
 MAX_GROUPS = 4  # learning rates of the flat set that are listed
 SCATTER = 0.003  # of a loss over seeds, relative, where a table has one seed
 
@@ -83,7 +84,7 @@ def result_words(
         *_failed(tuned, answers),
         _line("trained", _trained(tuned, goal)),
         _line("ended", _ended(tuned, goal, limits)),
-        *_more(tuned, goal, again),
+        *_more(tuned, goal, limits, again),
     ]
     lr, wd = (f"{value:.4g}" for value in (best.learning_rate, best.weight_decay))
     steps = [step.replace("{lr}", lr).replace("{wd}", wd) for step in next_steps]
@@ -169,7 +170,7 @@ def _facts_of(best: Recommendation, goal: Goal) -> list[str]:
     if math.isfinite(best.invariance_weight):
         n = _memory(best, goal)
         may_be_lower = n < SMALL_MEMORY and best.invariance_weight > 0.5 and _lower_is_as_good(best, goal)
-        small = ": WD has no time to matter, and could as well be lower" if may_be_lower else ""
+        small = ": so little that WD hardly acts, and a lower one would do as well" if may_be_lower else ""
         lines.append(_line("n", f"{n:.2g} at the end{small}"))
         lines.append(
             _line("invariance", f"that WD matters through n alone has probability {_percent(best.invariance_weight)}")
@@ -288,10 +289,11 @@ def _ended(tuned: Tuned, goal: Goal, limits: Limits) -> str:
     }[tuned.stopped]
 
 
-def _more(tuned: Tuned, goal: Goal, again: str) -> list[str]:
+def _more(tuned: Tuned, goal: Goal, limits: Limits, again: str) -> list[str]:
     """What it would cost to know more."""
     questions = tuned.more.suggestion.questions
-    if not questions or tuned.stopped == "interrupted":
+    is_certain = tuned.stopped == "good enough" and not tuned.recommendation.regret  # no tolerance is below that
+    if not questions or is_certain or tuned.stopped == "interrupted":
         return []
     price = sum(tuned.more.prices)
     asked = "; ".join(
@@ -299,17 +301,43 @@ def _more(tuned: Tuned, goal: Goal, again: str) -> list[str]:
         + (f" with seed {question.seed}" if question.seed != goal.seeds[0] else "")
         for question in questions
     )
-    kept = ""  # the same command has it already; of others the tolerance is part of what made them end here
-    if goal.tolerance != type(goal).tolerance and again.startswith("isotune"):
-        kept = f" --tolerance {100 * goal.tolerance:.3g}"
-    change = {
-        "good enough": f" --tolerance {100 * goal.tolerance / 2:.2g}",
-        "max_tokens": f"{kept} --max-tokens {_round_up(tuned.spent_tokens + 4 * price)}",
-    }.get(tuned.stopped, kept)
+    is_whole = not again.startswith("isotune")  # the same command has its tolerance and its limit already
+    change = _tolerance(tuned, goal, is_whole) + _max_tokens(tuned, goal, limits, is_whole)
     return [
         _line("to know more", f"the next round costs {format_tokens(price)} tokens ({asked})"),
         _line("", f"go on with: {again}{change}"),
     ]
+
+
+def _tolerance(tuned: Tuned, goal: Goal, is_whole: bool) -> str:
+    """The option for a command that goes on: what is reached already would end it at once."""
+    if tuned.stopped == "good enough":
+        half, regret = goal.tolerance / 2, tuned.recommendation.regret
+        return f" --tolerance {100 * (half if half < 0.9 * regret else regret / 2):.2g}"  # below it when rounded, too
+    if is_whole or goal.tolerance == type(goal).tolerance:
+        return ""
+    return f" --tolerance {100 * goal.tolerance:.3g}"
+
+
+def _max_tokens(tuned: Tuned, goal: Goal, limits: Limits, is_whole: bool) -> str:
+    """The option for a command that goes on: the limit that was given, or a higher one if the next round needs it."""
+    price = sum(tuned.more.prices)
+    if limits.max_tokens is None:
+        return ""
+    if tuned.spent_tokens + price > limits.max_tokens:
+        return f" --max-tokens {_round_up(tuned.spent_tokens + 4 * price)}"
+    is_default = limits.max_tokens == DEFAULT_RUNS * goal.tokens
+    return "" if is_whole or is_default else f" --max-tokens {_exact(limits.max_tokens)}"
+
+
+def _exact(tokens: int) -> str:
+    """A token count that is read as the same number.
+
+    >>> _exact(500_000_000), _exact(22_020_096)
+    ('500M', '22020096')
+    """
+    short = format_tokens(tokens)
+    return short if parse_tokens("tokens", short) == tokens else str(tokens)
 
 
 def _round_up(tokens: int) -> str:

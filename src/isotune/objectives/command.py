@@ -3,9 +3,10 @@
     python train.py --lr {learning_rate} --wd {weight_decay} --max-tokens {tokens} --out {out}
 
 Metrics are rows with `tokens` and `val_loss`; the last loss is the answer. A loss that ends with NaN is a run that
-diverged; an exit code, a time-out or missing metrics are failures, which are noted with the command's last words and
-not repeated by this call. What the answers are answers to lies beside them in command.json. A run's folder says in
-run.json what was asked, so that one that was interrupted, and has no answer, still costs what its metrics show.
+diverged; an exit code, a time-out, missing metrics or a length that was not asked for are failures, which are noted
+with the command's last words and not repeated by this call. What the answers are answers to lies beside them in
+command.json. A run's folder says in run.json what was asked, so that one that was interrupted, and has no answer, still
+costs what its metrics show.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ NEEDED = ("learning_rate", "weight_decay", "tokens", "out")
 POLL_SECONDS = 0.1
 KILL_SECONDS = 10.0  # between asking a command to end and making it
 REACHED = 0.98  # of the tokens that were asked for: a run that ends before has not answered
+# Nor has one that ends beyond this. Trainers may end with a step or an evaluation, which in a short run is a large part
+# of it; the lengths that are asked for lie an octave apart, so that none is taken for another.
+PASSED = 1.25
 LAST_WORDS = 300
 NOTE = "run.json"  # in a run's folder: what was asked
 NOTED = ("learning_rate", "weight_decay", "tokens", "seed", "resumed_tokens")
@@ -130,6 +134,8 @@ class CommandObjective:
 
     def _require_same(self) -> None:
         """Refuses a folder whose answers are those of something else; one without a note is taken to be ours."""
+        if (self.folder / "study.json").exists():
+            raise InputError(f"{self.folder} is the study of a recipe, not of a command: give another --study")
         noted = self._noted()
         for option, value in self._definition().items():
             before = noted.get(option)
@@ -163,8 +169,7 @@ class CommandObjective:
         resumed = self._resumable(question)
         resumed_tokens = 0 if resumed is None else resumed.question.tokens
         write_json(out / NOTE, {"format": FORMAT} | asdict(question) | {"resumed_tokens": resumed_tokens})
-        # By its name: the study may have been reached by another path then.
-        values = self._values(question, out, "" if resumed is None else str(self._runs / Path(resumed.out).name))
+        values = self._values(question, out, "" if resumed is None else str(self._folder_of(resumed)))
         words = fill_words(self.command, values)
         try:
             with open(out / "log.txt", "ab") as log:
@@ -188,8 +193,7 @@ class CommandObjective:
         seconds = time.monotonic() - run.began
         if return_code is None and seconds <= self._timeout:
             return False
-        if return_code is None:
-            run.kill()
+        run.kill()  # a launcher may end before its workers; before the metrics are read, which they may still write
         run.keeper.remove(run.process.pid)
         entry = self._settle(run, return_code, _read_metrics(run.metrics, self.loss), seconds)
         noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=run.resumed_tokens)
@@ -198,6 +202,10 @@ class CommandObjective:
 
     def _settle(self, run: _Run, return_code: int | None, read: _Metrics, seconds: float) -> Entry:
         """What a command that has ended, or was killed (None), leaves behind."""
+        if self._is_too_long(run.question, read):
+            reason = f"its metrics end at {read.reached} tokens, {run.question.tokens} were asked for: "
+            reason += "let {tokens} be its length, decay included"
+            return Entry(run.question, "failed", reason=reason, reached_tokens=read.reached)
         if not math.isnan(read.tokens) and not math.isfinite(read.loss):
             return Entry(run.question, "diverged", reached_tokens=read.reached)
         if return_code is None:
@@ -212,10 +220,14 @@ class CommandObjective:
         elif read.loss <= 0:
             reason = f"{self.loss} is {read.loss:g}: {NOT_POSITIVE}"
         else:
-            return Entry(run.question, "finished", read.loss)
+            return Entry(run.question, "finished", read.loss, reached_tokens=read.reached)
         words = "" if return_code is None else _last_words(run.out / "log.txt")
         reason = f"{reason}: {words}" if words else reason
         return Entry(run.question, "failed", reason=reason, reached_tokens=read.reached)
+
+    def _is_too_long(self, question: Question, read: _Metrics) -> bool:
+        """Whether a run went on beyond what was asked: a loss that it had there is not one after the decay."""
+        return read.reached > max(PASSED * question.tokens, question.tokens + (self.tokens_per_step or 0))
 
     def _interrupted(self) -> Iterator[Entry]:
         """Runs that left a folder and no answer: they ended with a tuning. Their metrics say how far they came."""
@@ -228,7 +240,8 @@ class CommandObjective:
                 yield Entry(question, "failed", resumed_tokens=resumed_tokens, reached_tokens=reached)
 
     def _resumable(self, question: Question) -> Entry | None:
-        """The longest finished run with these settings and fewer tokens, for commands that can continue one."""
+        """The longest finished run with these settings and fewer tokens, for commands that can continue one; those
+        whose folders were deleted cannot be continued."""
         if not self._can_resume:
             return None
         shorter = [
@@ -237,8 +250,13 @@ class CommandObjective:
             if entry.status == "finished"
             and entry.question.tokens < question.tokens
             and _settings(entry.question) == _settings(question)
+            and self._folder_of(entry).is_dir()
         ]
         return max(shorter, key=lambda entry: entry.question.tokens, default=None)
+
+    def _folder_of(self, entry: Entry) -> Path:
+        """By its name: the study may have been reached by another path when it was noted."""
+        return self._runs / Path(entry.out).name
 
     def _resumed_tokens(self, question: Question) -> int:
         entry = self._resumable(question)
@@ -259,13 +277,33 @@ class _Run:
         """Ends the command and all that it started, also where that lives longer than the command itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             end = time.monotonic() + KILL_SECONDS
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
                 while time.monotonic() < end:
                     self.process.poll()  # a dead command is a member of its group until somebody asks for it
-                    os.killpg(self.process.pid, 0)
+                    if not _is_running(self.process.pid):
+                        break
                     time.sleep(POLL_SECONDS)
         self.process.wait()
+
+
+def _is_running(process_group: int) -> bool:
+    """Whether any process of the group still runs. The dead stay members until their parents ask for them, which some
+    parents never do, such as the first process of many containers: nobody needs to wait for those."""
+    try:
+        os.killpg(process_group, 0)
+    except ProcessLookupError:
+        return False
+    members = [state for state, group in _states_and_groups() if group == process_group]
+    return not members or any(state != "Z" for state in members)
+
+
+def _states_and_groups() -> Iterator[tuple[str, int]]:
+    """Of all processes, where the system tells."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            yield state, int(group)
 
 
 @contextlib.contextmanager
@@ -311,26 +349,28 @@ class _Metrics:
     tokens: float = math.nan  # of the last loss
     loss: float = math.nan
     has_loss: bool = False
-    reached: int = 0  # tokens of any row
+    reached: int = 0  # the most tokens of any row
 
 
 def _read_metrics(path: Path, name: str) -> _Metrics:
     """The last loss and its tokens, which may stand in a row before it; torn and foreign lines are passed over."""
     tokens = at = loss = math.nan
-    has_loss = False
+    has_loss, reached = False, 0
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        # Not `splitlines`, which also splits at characters that may stand within a JSON string.
+        lines = path.read_text("utf-8", errors="replace").split("\n")
     except OSError:
         return _Metrics()
     for line in lines:
         try:
             row = json.loads(line)
             tokens = tokens if row.get("tokens") is None else float(row["tokens"])
+            reached = max(reached, int(tokens) if math.isfinite(tokens) else 0)
             if row.get(name) is not None:
                 at, loss, has_loss = tokens, float(row[name]), True
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
-    return _Metrics(at, loss, has_loss, int(tokens) if math.isfinite(tokens) else 0)
+    return _Metrics(at, loss, has_loss, reached)
 
 
 def _last_words(path: Path) -> str:

@@ -33,13 +33,13 @@ class Entry:
     reason: str = ""
     out: str = ""
     resumed_tokens: int = 0  # of a shorter run, which this one continued
-    reached_tokens: int | None = None  # how far a run came that did not finish; None: nobody knows
+    reached_tokens: int | None = None  # how far a run came, which may be farther than asked; None: nobody knows
 
     @property
     def trained_tokens(self) -> int:
         """What it cost; where nobody knows how far a run came, it counts as a whole one."""
         end = self.question.tokens if self.reached_tokens is None else self.reached_tokens
-        return max(0, min(end, self.question.tokens) - self.resumed_tokens)
+        return max(0, end - self.resumed_tokens)
 
     @property
     def answer(self) -> Answer | None:
