@@ -10,10 +10,11 @@ PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_dr
 
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
-SLOW_RACERS := gp:6,gp-elr:6,bohb:6,bohb-decayed:6,bohb-syne-tune:6
+BOHB := bohb:60,bohb-decayed:60
+SLOW_RACERS := gp:30,gp-elr:30,bohb-syne-tune:30
 SEED_RACERS := isotune:100,oracle:10,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
 SHUFFLED := shuffled-wd,shuffled-wd-2,shuffled-wd-3,shuffled-wd-4,shuffled-wd-5,shuffled-wd-6,shuffled-lr,shuffled-lr-2,shuffled-lr-3,shuffled-lr-4,shuffled-lr-5,shuffled-lr-6
-PARTS := isotune-without-readings:15,isotune-without-invariance:15,isotune-without-rungs:15,isotune-without-prefixes:15,isotune-one-seed:15
+PARTS := isotune-without-readings:30,isotune-without-invariance:30,isotune-without-rungs:30,isotune-without-prefixes:30,isotune-one-seed:30
 
 .PHONY: tune test check bench race prove docs clean
 
@@ -35,8 +36,8 @@ bench: .venv/ready-test
 # An hour or two of two cores, and many hours with ARGS=--afresh, which runs isotune's rivals again, too; kill and repeat it
 # as you like. A tuner that changed since the last call: ARGS="--again isotune".
 race: .venv/ready-race
-	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(SLOW_RACERS) $(ARGS)
-	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS) --add $(ARGS)
+	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) $(ARGS)
+	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB) --add $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table small32 --family "batch 4,batch 64" --scenario 16-seeds --seeds 200 --tuners $(SEED_RACERS) --add $(ARGS)
 	$(RACE) --table nano,made --family "batch 4" --budget 1376256,2752512 --scenario $(SHUFFLED),made-round,made-between --seeds 25 --tuners isotune,sobol-quadratic,random --add $(ARGS)

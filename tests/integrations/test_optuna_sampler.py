@@ -205,6 +205,27 @@ def test_pruned_trials_are_not_asked_for_again_and_teach_where_not_to_go():
     assert study.best_value < 2 * 1.02
 
 
+def test_a_pruner_that_stops_nearly_all_does_not_keep_it_from_the_best():
+    regrets = []
+    for octaves in (-11.0, -9.3, -7.7):
+
+        def loss(trial, best=octaves):
+            lr = trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True)
+            wd = trial.suggest_float("weight_decay", 0.003, 1.0, log=True)
+            end = 2.5 * math.exp(0.012 * (math.log2(lr) - best) ** 2 + 0.002 * (math.log2(wd) + 4) ** 2)
+            for step in range(1, 5):
+                trial.report(end * (1 + 1 / step), step)
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+            return end
+
+        sampler = IsotuneSampler(weight_decay_convention="coupled", tokens=100_000_000, tokens_per_step=65_536, seed=0)
+        study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.SuccessiveHalvingPruner())
+        study.optimize(loss, n_trials=20)
+        regrets.append(study.best_value / 2.5 - 1)
+    assert np.mean(regrets) < 0.0035, regrets
+
+
 def test_pruned_trials_that_reported_nothing_are_not_asked_for_again():
     def objective(trial):
         loss = bowl(*settings(trial))

@@ -17,7 +17,7 @@ from isotune.tune.tuner import believe_answers
 LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarithmic axis has none
 TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
 FIRST_MEMORY_TIMES = 0.3  # of the first run: WD below this matters little
-PRUNED_NOISE = 0.05  # of the log loss that a pruned run would have had
+PRUNED_NOISE = 0.02  # of the log loss that a pruned run would have had; with more, what was pruned teaches nothing
 
 
 @dataclass(frozen=True)
