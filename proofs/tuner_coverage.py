@@ -59,7 +59,7 @@ def on_prior(rng: np.random.Generator) -> Losses:
     points = np.vstack([GOAL.points(GOAL.space.cells, rung) for rung in GOAL.rungs])
     nothing = Observations(np.zeros((0, 5)), np.zeros(0), np.zeros(0))
     posterior = believe({kernel: 1.0}, nothing, {size: 1.0}).at(points)
-    return posterior.draws(slice(None), 1, rng)[0].reshape(len(GOAL.rungs), len(CELLS))
+    return posterior.draws(slice(None), rng.standard_normal((1, len(points))))[0].reshape(len(GOAL.rungs), len(CELLS))
 
 
 def bowl(rng: np.random.Generator) -> Losses:

@@ -10,6 +10,7 @@ from isotune.tune.kernels import (
     ROUGH,
     SEED_NOISE,
     Places,
+    expected_losses,
     helped_kernel,
     invariant_kernel,
     plain_kernel,
@@ -41,8 +42,8 @@ ALL = dict(zip(KERNELS, (4.0, 1.0, 2.0, 1.0), strict=True))  # as the tuner has 
 
 
 def covariance(kernel, a, b, size=1.0, scatter=1.0):
-    shared = kernel.shared(Places.of([kernel], a), Places.of([kernel], b))
-    return shared.covariance(kernel.weights(size)) + scatter**2 * seed_covariance(a, b)
+    a, b = Places.of([kernel], a), Places.of([kernel], b)
+    return kernel.shared(a, b).covariance(kernel.weights(size)) + scatter**2 * seed_covariance(a, b)
 
 
 @pytest.mark.parametrize(("size", "scatter"), [(1.0, 1.0), (4.0, 2.5)])
@@ -54,13 +55,15 @@ def test_the_posterior_is_the_textbooks(kernel, size, scatter):
     posterior, noise = belief.at(asked), belief.observations.noise  # raised where a value is taken for luck
     inverse = np.linalg.inv(covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2))
     cross = covariance(kernel, asked, seen, size, scatter)
-    before = [kernel.expected(Places.of([kernel], where), size) for where in (seen, asked)]
+    before = [expected_losses([(kernel, size)], Places.of([kernel], where))[0] for where in (seen, asked)]
     assert posterior.mean == pytest.approx(before[1] + cross @ inverse @ (values - before[0]), abs=1e-6)
     prior = covariance(kernel, asked, asked, size, scatter)
     expected = prior - cross @ inverse @ cross.T
     assert posterior.covariance(slice(None), slice(None)) == pytest.approx(expected, abs=1e-7)
     assert posterior.deviation == pytest.approx(np.sqrt(np.diag(expected)), abs=1e-5)
-    diagonal = kernel.variance(Places.of([kernel], asked), kernel.weights(size)) + scatter**2 * seed_variance(asked)
+    diagonal = kernel.variance(Places.of([kernel], asked), kernel.weights(size)) + scatter**2 * seed_variance(
+        asked[:, 4]
+    )
     assert diagonal == pytest.approx(np.diag(prior))
 
 
@@ -99,7 +102,7 @@ def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     alone = [believe({one.kernel: 1.0}, observed, {one.size: 1.0}, {one.scatter: 1.0}).at(asked) for one in both.rivals]
     mixed = both.at(asked)
     assert mixed.mean == pytest.approx(sum(w * one.mean for w, one in zip(mixed.weights, alone, strict=True)))
-    draws = mixed.draws(slice(None), 200_000, np.random.default_rng(1))
+    draws = mixed.draws(slice(None), np.random.default_rng(1).standard_normal((200_000, 4)))
     assert draws.mean(axis=0) == pytest.approx(mixed.mean, abs=3e-3)
     assert np.cov(draws.T) == pytest.approx(mixed.covariance(slice(None), slice(None)), rel=0.05, abs=1e-4)
 
@@ -118,7 +121,7 @@ def test_rivals_that_are_not_tried_would_have_weighed_nothing(count, deviation):
         for size, size_odds in SIZES.items():
             for scatter, scatter_odds in SCATTERS.items():
                 total = covariance(kernel, seen, seen, size, scatter) + np.diag(noise**2)
-                off = values - kernel.expected(Places.of([kernel], seen), size)
+                off = values - expected_losses([(kernel, size)], Places.of([kernel], seen))[0]
                 evidence = -(np.linalg.slogdet(total)[1] + off @ np.linalg.solve(total, off)) / 2
                 logs[kernel.name, size, scatter] = evidence + np.log(odds * size_odds * scatter_odds)
     weights = np.exp(np.array(list(logs.values())) - max(logs.values()))
@@ -195,7 +198,8 @@ def test_of_very_many_runs_the_means_of_cells_say_what_the_runs_say(scatter, mon
     cells = np.array([(lr / 2, wd, 13.4, 0.0, np.nan) for lr in range(-21, -16) for wd in (-8, -7, -3)], dtype=float)
     runs = np.repeat(cells, 6, axis=0)
     runs[:, 4] = np.tile(np.arange(6.0), len(cells))
-    noise = scatter**2 * seed_covariance(runs, runs) + NOISE**2 * np.eye(len(runs))
+    places = Places.of(ALL, runs)
+    noise = scatter**2 * seed_covariance(places, places) + NOISE**2 * np.eye(len(runs))
     drawn = np.linalg.cholesky(noise) @ np.random.default_rng(1).standard_normal(len(runs))
     observed = with_noise(runs, 0.009 * (runs[:, 0] + 9.4) ** 2 + drawn)
     merged, merged_scatter = believe(ALL, observed, scatters={scatter: 1.0}), believe(ALL, observed)
@@ -261,5 +265,5 @@ def test_a_space_of_a_hundred_octaves_breaks_no_factor(kernel):
     seen = asked[::7].copy()
     seen[:, 4] = 0.0
     belief = believe({kernel: 1.0}, Observations(seen, np.full(len(seen), 0.9), np.full(len(seen), NOISE)))
-    draws = belief.at(asked).draws(slice(None), 8, np.random.default_rng(0))
+    draws = belief.at(asked).draws(slice(None), np.random.default_rng(0).standard_normal((8, size)))
     assert np.isfinite(draws).all() and draws[:, ::7] == pytest.approx(0.9, abs=0.5)

@@ -19,7 +19,7 @@ ANSWERS = [
 def test_places_on_the_board_are_those_of_their_points():
     targets, cells = np.array([1, 4, 7]), np.array([0, 0, 5, 19])
     rungs, seeds = np.array([0, 3, 1, 2]), np.array([0.0, 1.0, NEW, 0.0])
-    kept = whole_board(GOAL).places_of(targets, cells, rungs, seeds)
+    kept = whole_board(GOAL).places_of(targets, cells, rungs, seeds, ["n", "WD"])
     tokens = np.array(GOAL.rungs)[rungs]
     questions = GOAL.points(GOAL.space.cells[cells], tokens, seeds)
     points = np.vstack([GOAL.targets(targets), questions])
@@ -32,7 +32,7 @@ def test_places_on_the_board_are_those_of_their_points():
     assert on_board.deviation == pytest.approx(anew.deviation, abs=1e-12)
     for parts in ((first, first), (first, second), (second, second)):
         assert on_board.covariance(*parts) == pytest.approx(anew.covariance(*parts), abs=1e-14)
-    draws = [posterior.draws(first, 8, np.random.default_rng(0)) for posterior in (on_board, anew)]
+    draws = [posterior.draws(first, np.random.default_rng(0).standard_normal((8, 3))) for posterior in (on_board, anew)]
     assert draws[0] == pytest.approx(draws[1], abs=1e-9)
 
 

@@ -11,14 +11,23 @@ evidence, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.linalg import lapack
 
-from isotune.tune.kernels import Kernel, Places, Points, Weights, seed_covariance, seed_variance
+from isotune.tune.kernels import (
+    Kernel,
+    Places,
+    Points,
+    Shared,
+    Weights,
+    expected_losses,
+    seed_covariance,
+    seed_variance,
+)
 from isotune.tune.observations import Observations, fewer
 
 # Odds, before anything is seen. They were set on tables/nano.
@@ -34,6 +43,10 @@ SCATTERS = {0.5: 0.3, 1.5: 2.0, 4.5: 1.0}
 LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
 MIN_WEIGHT = 0.01  # rivals below are dropped
 HOPELESS = 25.0  # in log likelihood below the best
+
+# A suggestion takes and frees some MB, which glibc returns to the system each time, and a fifth of the time goes into
+# getting it back. It keeps more from the moment that something large was freed.
+np.empty(1 << 20)
 
 _MORE_THAN_ANY_RESIDUAL = 1e30
 _JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
@@ -62,28 +75,29 @@ class Belief:
         """The log losses at these points."""
         kernels = {rival.kernel.view: rival.kernel for rival in self.rivals}
         places = points if isinstance(points, Places) else Places.of(kernels.values(), points)
-        if not len(self.observations):
-            means = [rival.kernel.expected(places, rival.size) for rival in self.rivals]
-            return Posterior(self.rivals, places, np.array(means), (np.zeros((len(places), 0)),) * len(means))
-        shared = {view: kernel.shared(places, self._places) for view, kernel in kernels.items()}
-        of_seeds = self.observations.seed_covariance_with(places.points)
-        means, explained = [], []
-        for rival, solved in zip(self.rivals, self._solved, strict=True):
-            covariance = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
-            covariance += rival.scatter**2 * of_seeds
-            known = _solve(solved.root, covariance.T).T
-            means.append(rival.kernel.expected(places, rival.size) + known @ solved.residual)
-            explained.append(known)
-        return Posterior(self.rivals, places, np.array(means), tuple(explained))
+        means = np.empty((len(self.rivals), len(places)))
+        for view in kernels:
+            its = [index for index, rival in enumerate(self.rivals) if rival.kernel.view == view]
+            means[its] = expected_losses(
+                [(self.rivals[index].kernel, self.rivals[index].size) for index in its], places
+            )
+        n = len(self.observations)
+        known = np.empty((len(places), len(self.rivals) * n))
+        if n:
+            shared = {view: kernel.shared(places, self._places) for view, kernel in kernels.items()}
+            of_seeds = self.observations.seed_covariance(self._places, places)
+            for index, (rival, solved) in enumerate(zip(self.rivals, self._solved, strict=True)):
+                covariance = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
+                covariance += rival.scatter**2 * of_seeds
+                whitening = math.sqrt(rival.weight) * solved.inverse.T
+                explained = np.matmul(covariance, whitening, out=known[:, index * n : (index + 1) * n])
+                means[index] += explained @ (solved.residual / math.sqrt(rival.weight))
+        return Posterior(self.rivals, places, means, known)
 
-    def luck(self) -> np.ndarray:
-        """Half of what each observation is below what the others lead to expect, where that is more than LUCK
-        deviations; else 0. By the likeliest rival."""
-        solved = self._solved[int(np.argmax([rival.weight for rival in self.rivals]))]
-        inverse = _solve(solved.root, np.eye(len(self.observations)))
-        precision = np.einsum("ij,ij->j", inverse, inverse)
-        below = -(inverse.T @ solved.residual) / precision
-        return np.where(below * np.sqrt(precision) > LUCK, below / 2, 0.0)
+    @property
+    def views(self) -> set[str]:
+        """How the rivals see points."""
+        return {rival.kernel.view for rival in self.rivals}
 
 
 @dataclass(frozen=True)
@@ -93,7 +107,7 @@ class Posterior:
     rivals: tuple[Rival, ...]
     places: Places = field(repr=False)
     _means: np.ndarray = field(repr=False)  # [rivals x points]
-    _explained: tuple[np.ndarray, ...] = field(repr=False)  # [points x observations], whose squares add up
+    _known: np.ndarray = field(repr=False)  # [points x (rivals x observations)]: squares add up to what is explained
 
     def probability(self, *kernel_names: str) -> float:
         """That one of these kernels is the right one."""
@@ -109,36 +123,42 @@ class Posterior:
 
     @cached_property
     def deviation(self) -> np.ndarray:
-        total = self.weights @ (self._means - self.mean) ** 2 + self._scatter * seed_variance(self.places.points)
+        total = self.weights @ (self._means - self.mean) ** 2 + self._scatter * seed_variance(self.places.seeds)
         for kernel, weights in self._by_view.values():
             total += kernel.variance(self.places, weights)
-        for rival, known in zip(self.rivals, self._explained, strict=True):
-            total -= rival.weight * np.einsum("ij,ij->i", known, known)
+        total -= np.einsum("ij,ij->i", self._known, self._known)
         return np.sqrt(np.maximum(0.0, total))
 
     def covariance(self, first: slice, second: slice) -> np.ndarray:
         """[first x second] over all rivals."""
         apart = self._means - self.mean
         total = (self.weights * apart[:, first].T) @ apart[:, second]
-        total += self._scatter * seed_covariance(self.places.points[first], self.places.points[second])
+        total += self._scatter * self._of_seeds(first, second)
         for kernel, weights in self._by_view.values():
             total += self.places.shared(kernel, first, second).covariance(weights)
-        for rival, known in zip(self.rivals, self._explained, strict=True):
-            total -= (rival.weight * known[first]) @ known[second].T
+        total -= self._known[first] @ self._known[second].T
         return np.asarray(total)
 
-    def draws(self, chosen: slice, count: int, rng: np.random.Generator) -> np.ndarray:
-        """[count x chosen] joint draws, each from one of the rivals."""
-        drawn = []
-        seeds = seed_covariance(self.places.points[chosen], self.places.points[chosen])
+    def draws(self, chosen: slice, normals: np.ndarray) -> np.ndarray:
+        """Joint draws made of standard normal ones, both [draws x chosen]; each rival has its share of them."""
+        drawn = np.empty_like(normals)
+        seeds = self._of_seeds(chosen, chosen)
         shared = {view: self.places.shared(kernel, chosen, chosen) for view, (kernel, _) in self._by_view.items()}
-        for index, share in enumerate(rng.multinomial(count, self.weights)):
-            if share:
-                rival, known, mean = self.rivals[index], self._explained[index][chosen], self._means[index][chosen]
+        n = self._known.shape[1] // len(self.rivals)
+        ends = np.rint(self.weights.cumsum() * len(normals)).astype(int).tolist()
+        for index, (rival, begin, end) in enumerate(zip(self.rivals, [0, *ends], ends, strict=False)):
+            if begin < end:
+                known = self._known[chosen, index * n : (index + 1) * n]
                 own = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
-                own += rival.scatter**2 * seeds - known @ known.T
-                drawn.append(mean + rng.standard_normal((share, len(mean))) @ _root(own).T)
-        return np.concatenate(drawn)
+                own += rival.scatter**2 * seeds - known @ (known / rival.weight).T
+                np.matmul(normals[begin:end], _root(own).T, out=drawn[begin:end])
+                drawn[begin:end] += self._means[index][chosen]
+        return drawn
+
+    def _of_seeds(self, first: slice, second: slice) -> np.ndarray | float:
+        if np.isnan(self.places.seeds[first]).all():  # targets have none
+            return 0.0
+        return seed_covariance(self.places.some(first), self.places.some(second))
 
     @cached_property
     def _by_view(self) -> dict[str, tuple[Kernel, Weights]]:
@@ -164,6 +184,20 @@ class _Solved:
     root: np.ndarray
     residual: np.ndarray
 
+    @cached_property
+    def inverse(self) -> np.ndarray:
+        """Of the root: products with it take less time than solutions."""
+        inverse = lapack.dtrtri(self.root, lower=1)[0]
+        inverse *= _lower_triangle(len(inverse))  # what stands above the root's diagonal does not count
+        return np.asarray(inverse)
+
+    def luck(self) -> np.ndarray:
+        """Half of what each observation is below what the others lead to expect, where that is more than LUCK
+        deviations; else 0."""
+        precision = np.einsum("ij,ij->j", self.inverse, self.inverse)
+        below = -(self.residual @ self.inverse) / precision
+        return np.where(below * np.sqrt(precision) > LUCK, below / 2, 0.0)
+
 
 def believe(
     kernels: Mapping[Kernel, float],
@@ -175,38 +209,58 @@ def believe(
     dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = fewer(observations)
-    prepared = _Prepared.of(kernels, sizes, observed)
+    prepared = _Prepared(kernels, observed)
     trials = _Trials(kernels, sizes, scatters, observed, prepared)
     if len(observed) >= MIN_FOR_LUCK:
         trials.first()
-        luck = _belief(trials, observed, prepared).luck()
+        luck = trials.likeliest().luck()
         if luck.any():
             observed = replace(observed, noise=np.hypot(observed.noise, luck))
             trials = _Trials(kernels, sizes, scatters, observed, prepared)
     trials.worthwhile()
-    return _belief(trials, observed, prepared)
+    rivals, solved = zip(*trials.rivals(), strict=True)
+    return Belief(rivals, observed, prepared.places, solved)
 
 
-@dataclass(frozen=True)
 class _Prepared:
-    """The observations, whatever their noise: where they are, what seeds do to them, and the rest of their covariance,
-    with the residual for a border: [kernels x sizes x observations + 1 x observations + 1]."""
+    """The observations, whatever their noise: where they are, what seeds do to them, and the rest of their
+    covariance."""
 
-    places: Places
-    of_seeds: np.ndarray | float
-    noiseless: np.ndarray
+    def __init__(self, kernels: Iterable[Kernel], observed: Observations):
+        self.places = Places.of(kernels, observed.points)
+        self.of_seeds = observed.seed_covariance(self.places)
+        self._values = observed.values
+        self._shared: dict[str, Shared] = {}
+        self._noiseless: dict[tuple[Kernel, float], np.ndarray] = {}
 
-    @staticmethod
-    def of(kernels: Mapping[Kernel, float], sizes: Mapping[float, float], observed: Observations) -> _Prepared:
-        n, all_sizes = len(observed), tuple(sizes)
-        places = Places.of(kernels, observed.points)
-        views = {kernel.view: kernel for kernel in kernels}
-        shared = {view: kernel.shared(places, places) for view, kernel in views.items()}
-        noiseless = np.zeros((len(kernels), len(sizes), n + 1, n + 1))
-        for kernel, bordered in zip(kernels, noiseless, strict=True):
-            shared[kernel.view].covariance(kernel.weights(all_sizes), out=bordered[:, :n, :n])
-            bordered[:, n, :n] = bordered[:, :n, n] = observed.values - kernel.expected(places, all_sizes)
-        return _Prepared(places, observed.seed_covariance_with(), noiseless)
+    def noiseless(self, rivals: Sequence[tuple[Kernel, float]]) -> list[np.ndarray]:
+        """The covariances by kernel and size without noise and seeds, with the residual for a border; made when they
+        are asked for."""
+        missing: dict[str, list[tuple[Kernel, float]]] = {}
+        for rival in dict.fromkeys(rivals):
+            if rival not in self._noiseless:
+                missing.setdefault(rival[0].view, []).append(rival)
+        n = len(self.places)
+        for its in missing.values():
+            bordered = np.empty((len(its), n + 1, n + 1))
+            self._shared_by(its[0][0]).covariance(Weights.of(its), out=bordered[:, :n, :n])
+            bordered[:, n, :n] = bordered[:, :n, n] = self._values - expected_losses(its, self.places)
+            bordered[:, n, n] = _MORE_THAN_ANY_RESIDUAL
+            self._noiseless.update(zip(its, bordered, strict=True))
+        return [self._noiseless[rival] for rival in rivals]
+
+    def noise(self, observed: Observations, scatters: Sequence[float]) -> np.ndarray:
+        """[scatters x observations + 1 x observations + 1]: what seeds and runs by themselves add to it."""
+        n = len(self.places)
+        noise = np.zeros((len(scatters), n + 1, n + 1))
+        np.multiply(np.square(scatters)[:, None, None], self.of_seeds, out=noise[:, :n, :n])
+        noise.reshape(len(scatters), -1)[:, : -n - 1 : n + 2] += observed.noise**2 + 1e-12
+        return noise
+
+    def _shared_by(self, kernel: Kernel) -> Shared:
+        if kernel.view not in self._shared:
+            self._shared[kernel.view] = kernel.shared(self.places, self.places)
+        return self._shared[kernel.view]
 
 
 class _Trials:
@@ -222,13 +276,14 @@ class _Trials:
     ):
         self._kernels, self._sizes, self._scatters = list(kernels), list(sizes), list(scatters)
         by_kernel, by_size, by_scatter = (np.log(list(odds.values())) for odds in (kernels, sizes, scatters))
-        self._odds = by_kernel[:, None, None] + by_size[:, None] + by_scatter
         if observed.repeats is not None:
-            self._odds = self._odds + [observed.repeats.log_likelihood(scatter) for scatter in scatters]
-        self._noiseless = prepared.noiseless
-        self._noise = _noise_of(observed, prepared, list(scatters))
-        self._logs = np.full(self._odds.shape, math.nan)  # of what each would weigh, by odds and observations
-        self._solved: dict[tuple[int, ...], _Solved] = {}
+            by_scatter = by_scatter + [observed.repeats.log_likelihood(scatter) for scatter in scatters]
+        self._odds = by_kernel[:, None, None] + by_size[:, None] + by_scatter
+        self._prepared = prepared
+        self._noise = prepared.noise(observed, self._scatters)
+        self._tried = np.zeros(self._odds.shape, dtype=bool)
+        self._logs = np.full(self._odds.shape, -math.inf)  # of what each that was tried weighs, by odds and evidence
+        self._roots: dict[tuple[int, ...], np.ndarray] = {}
 
     def first(self) -> None:
         """Every second size and scatter, which is enough to see what is luck."""
@@ -240,60 +295,54 @@ class _Trials:
         """Those that may have a chance: all kernels but those that are hopeless from the first; of each the sizes and
         scatters beside one that is not hopeless among its own."""
         self.first()
-        bests = np.nanmax(self._logs, axis=(1, 2), keepdims=True)
-        self._logs[(bests < bests.max() - HOPELESS).ravel()] = -math.inf  # tried enough
+        bests = self._logs.max(axis=(1, 2), keepdims=True)
+        has_a_chance = bests > bests.max() - HOPELESS
         while True:
-            bests = np.nanmax(self._logs, axis=(1, 2), keepdims=True)
-            wanted = _and_beside(self._logs > bests - HOPELESS) & np.isnan(self._logs)
+            wanted = _and_beside((self._logs > bests - HOPELESS) & has_a_chance) & ~self._tried
             if not wanted.any():
                 return
             self._try(wanted)
+            bests = self._logs.max(axis=(1, 2), keepdims=True)
+
+    def likeliest(self) -> _Solved:
+        """The observations under the likeliest rival of those that were tried."""
+        kernel, size, scatter = map(int, np.unravel_index(self._logs.argmax(), self._logs.shape))
+        return self._solved(kernel, size, scatter)
 
     def rivals(self) -> list[tuple[Rival, _Solved]]:
         """Those of what was tried that have a chance, with their probabilities."""
-        logs = np.nan_to_num(self._logs, nan=-math.inf)
-        weights = np.exp(logs - logs.max())
+        weights = np.exp(self._logs - self._logs.max())
         weights[weights < MIN_WEIGHT * weights.sum()] = 0.0
         weights /= weights.sum()
-        return [
-            (
-                Rival(self._kernels[kernel], self._sizes[size], self._scatters[scatter], weight),
-                self._solved[kernel, size, scatter],
-            )
-            for (kernel, size, scatter), weight in zip(
-                np.argwhere(weights).tolist(), weights[weights > 0].tolist(), strict=True
-            )
-        ]
+        found = []
+        for kernel, size, scatter in np.argwhere(weights).tolist():
+            weight = float(weights[kernel, size, scatter])
+            rival = Rival(self._kernels[kernel], self._sizes[size], self._scatters[scatter], weight)
+            found.append((rival, self._solved(kernel, size, scatter)))
+        return found
 
     def _try(self, wanted: np.ndarray) -> None:
         """All of the wanted ones that were not tried yet, at once."""
-        kernels, sizes, scatters = places = np.nonzero(wanted & np.isnan(self._logs))
+        kernels, sizes, scatters = places = (wanted & ~self._tried).nonzero()
         if not len(kernels):
             return
-        roots = np.empty((len(kernels), *self._noise.shape[1:]))  # each transposed, which is the order of LAPACK
         keys = list(zip(kernels.tolist(), sizes.tolist(), scatters.tolist(), strict=True))
-        for root, (kernel, size, scatter) in zip(roots, keys, strict=True):
-            np.add(self._noiseless[kernel, size], self._noise[scatter], out=root)
+        noiseless = self._prepared.noiseless([(self._kernels[kernel], self._sizes[size]) for kernel, size, _ in keys])
+        roots = np.empty((len(keys), *self._noise[0].shape))  # each transposed, which is the order of LAPACK
+        for root, covariance, scatter in zip(roots, noiseless, scatters.tolist(), strict=True):
+            np.add(covariance, self._noise[scatter], out=root)
             if lapack.dpotrf(root.T, lower=1, overwrite_a=1, clean=0)[1]:
-                root.T[:] = _bordered_root(self._noiseless[kernel, size] + self._noise[scatter])
+                root.T[:] = _bordered_root(covariance + self._noise[scatter])
         n = roots.shape[1] - 1
         residuals, diagonals = roots[:, :n, n], roots.reshape(len(keys), -1)[:, : -n - 1 : n + 2]
         logs = -np.einsum("ij,ij->i", residuals, residuals) / 2 - np.log(diagonals).sum(axis=1)
         self._logs[places] = self._odds[places] + logs
-        self._solved |= {
-            key: _Solved(root[:n, :n].T, residual) for key, root, residual in zip(keys, roots, residuals, strict=True)
-        }
+        self._tried[places] = True
+        self._roots.update(zip(keys, roots, strict=True))
 
-
-def _noise_of(observed: Observations, prepared: _Prepared, scatters: Sequence[float]) -> np.ndarray:
-    """[scatters x observations + 1 x observations + 1]: what seeds and runs by themselves add to the covariance."""
-    n = len(observed)
-    noise = np.zeros((len(scatters), n + 1, n + 1))
-    noise[:, :n, :n] = np.square(scatters)[:, None, None] * prepared.of_seeds
-    diagonal = np.einsum("kii->ki", noise)
-    diagonal[:, :n] += observed.noise**2 + 1e-12
-    diagonal[:, n] = _MORE_THAN_ANY_RESIDUAL
-    return noise
+    def _solved(self, kernel: int, size: int, scatter: int) -> _Solved:
+        root = self._roots[kernel, size, scatter]
+        return _Solved(root[:-1, :-1].T, root[:-1, -1])
 
 
 def _and_beside(chosen: np.ndarray) -> np.ndarray:
@@ -322,11 +371,6 @@ def _every_second(count: int) -> slice:
     return slice(1, None, 2) if count > 1 else slice(None)
 
 
-def _belief(trials: _Trials, observed: Observations, prepared: _Prepared) -> Belief:
-    rivals, solved = zip(*trials.rivals(), strict=True)
-    return Belief(rivals, observed, prepared.places, solved)
-
-
 def _root(covariance: np.ndarray) -> np.ndarray:
     """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
     for share in (0.0, *_JITTERS):
@@ -342,6 +386,6 @@ def _jitter(covariance: np.ndarray, share: float) -> np.ndarray:
     return share * float(np.diag(covariance).max()) * np.eye(len(covariance))
 
 
-def _solve(root: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # The same as scipy.linalg.solve_triangular, whose checks take longer than small systems do.
-    return np.asarray(lapack.dtrtrs(root, right, lower=1)[0])
+@lru_cache(maxsize=64)
+def _lower_triangle(size: int) -> np.ndarray:
+    return np.asfortranarray(np.tri(size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -31,13 +32,16 @@ class Board:
         departures = {view: kernel.shared(targets, places).departures for view, kernel in views.items()}
         return Board(goal, cells, places, departures)
 
-    def places_of(self, targets: np.ndarray, cells: np.ndarray, rungs: np.ndarray, seeds: np.ndarray) -> Places:
+    def places_of(
+        self, targets: np.ndarray, cells: np.ndarray, rungs: np.ndarray, seeds: np.ndarray, views: Iterable[str]
+    ) -> Places:
         """Of targets, which are cells at the goal's budget without a seed, and then of questions: cells at rungs."""
         num_rungs = len(self.goal.rungs)
         at = np.searchsorted(self.cells, targets)
         rows = np.concatenate([(at + 1) * num_rungs - 1, np.searchsorted(self.cells, cells) * num_rungs + rungs])
-        departures = {view: known[at].take(rows, axis=1) for view, known in self.departures.items()}
-        return self.places.some(rows).with_seeds(np.append(np.full(len(at), np.nan), seeds), departures)
+        departures = {view: self.departures[view][at].take(rows, axis=1) for view in views}
+        all_seeds = np.concatenate([np.full(len(at), np.nan), seeds])
+        return self.places.some(rows, views).with_seeds(all_seeds, departures)
 
 
 @lru_cache(maxsize=8)

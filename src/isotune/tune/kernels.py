@@ -25,7 +25,7 @@ who looks one run ahead, a NEW seed's level is taken as known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -71,14 +71,10 @@ class Kernel:
     def view_of(self, points: Points) -> View:
         """The points as this kernel, and all others of its view, see them."""
         coordinates = self.coordinates(points)
-        return View(self.terms(coordinates), coordinates[:, :2] / self.scales[:2])
+        return View(self.terms(coordinates), _for_nearness(coordinates[:, :2] / self.scales[:2]))
 
-    def expected(self, places: Places, size: float | tuple[float, ...]) -> np.ndarray:
-        """The log losses before anything is observed, [points] or [sizes x points]."""
-        return np.asarray(_coefficients(self, size) @ places.views[self.view].terms.T)
-
-    def weights(self, size: float | tuple[float, ...]) -> Weights:
-        """At such a size of the bowl; of several, one after the other."""
+    def weights(self, size: float) -> Weights:
+        """At such a size of the bowl."""
         return _weights(self, size)
 
     def shared(self, first: Places, second: Places) -> Shared:
@@ -101,24 +97,35 @@ class Kernel:
         return np.asarray(near + self.gap**2 * np.maximum(0.0, np.minimum(-first[:, None], -second)))
 
 
-@lru_cache(maxsize=256)
-def _coefficients(kernel: Kernel, size: float | tuple[float, ...]) -> np.ndarray:
-    return np.asarray(kernel.mean * np.array(size)[..., None] ** kernel.powers)
+def expected_losses(rivals: Sequence[tuple[Kernel, float]], places: Places) -> np.ndarray:
+    """[rivals x points]: the log losses before anything is observed, by kernels of one view and the bowl's size."""
+    coefficients = np.array([_coefficients(kernel, size) for kernel, size in rivals])
+    return np.asarray(coefficients @ places.views[rivals[0][0].view].terms.T)
 
 
 @lru_cache(maxsize=256)
-def _weights(kernel: Kernel, size: float | tuple[float, ...]) -> Weights:
-    sizes = np.array(size)
-    return Weights((kernel.deviation * sizes[..., None] ** kernel.powers) ** 2, sizes * kernel.roughness**2)
+def _coefficients(kernel: Kernel, size: float) -> np.ndarray:
+    return np.asarray(kernel.mean * size**kernel.powers)
+
+
+@lru_cache(maxsize=256)
+def _weights(kernel: Kernel, size: float) -> Weights:
+    return Weights((kernel.deviation * size**kernel.powers) ** 2, size * kernel.roughness**2)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Variances of a trend's coefficients, and a factor of the departures; of one kernel, or a sum over several of one
-    view."""
+    """Variances of a trend's coefficients, and a factor of the departures; of one kernel, of a sum over several of one
+    view, or of several one after the other."""
 
     squares: np.ndarray
     departures: np.ndarray | float
+
+    @staticmethod
+    def of(rivals: Sequence[tuple[Kernel, float]]) -> Weights:
+        """One after the other, by kernel and the bowl's size."""
+        weights = [kernel.weights(size) for kernel, size in rivals]
+        return Weights(np.array([one.squares for one in weights]), np.array([one.departures for one in weights]))
 
     def __rmul__(self, factor: float) -> Weights:
         return Weights(factor * self.squares, factor * self.departures)
@@ -136,7 +143,7 @@ class Shared:
     departures: np.ndarray
 
     def covariance(self, weights: Weights, out: np.ndarray | None = None) -> np.ndarray:
-        """Before anything is observed; for weights of several sizes [sizes x first x second]."""
+        """Before anything is observed; for several weights [weights x first x second]."""
         total = np.matmul(self.first_terms * weights.squares[..., None, :], self.second_terms.T, out=out)
         total += np.asarray(weights.departures)[..., None, None] * self.departures
         return total
@@ -144,10 +151,10 @@ class Shared:
 
 @dataclass(frozen=True)
 class View:
-    """Points under the kernels of a view: the trend's terms, and scaled coordinates."""
+    """Points under the kernels of a view: the trend's terms, and where departures are shared."""
 
     terms: np.ndarray
-    across: np.ndarray
+    across: np.ndarray  # for _nearness
 
     @cached_property
     def squares(self) -> np.ndarray:
@@ -166,6 +173,7 @@ class Places:
     budgets: np.ndarray  # log2 D'/D, each once
     which: np.ndarray  # of them, by point
     views: dict[str, View] = field(repr=False)
+    luck: np.ndarray = field(repr=False)  # for _nearness: where what a seed does is shared, by LR and n, or WD
     departures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # of the first ones with all, if known
 
     @staticmethod
@@ -173,18 +181,27 @@ class Places:
         budgets, which = distinct(points[:, 3])
         by_view = {kernel.view: kernel for kernel in kernels}
         views = {view: kernel.view_of(points) for view, kernel in by_view.items()}
-        return Places(points, budgets, which, views)
+        return Places(points, budgets, which, views, _luck_places(points))
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def some(self, chosen: Chosen) -> Places:
-        views = {name: view.some(chosen) for name, view in self.views.items()}
-        return Places(self.points[chosen], self.budgets, self.which[chosen], views)
+    @property
+    def seeds(self) -> np.ndarray:
+        """NaN: none."""
+        return self.points[:, 4]
+
+    def some(self, chosen: Chosen, view_names: Iterable[str] | None = None) -> Places:
+        """Some of the places, as all views see them or only these."""
+        names = self.views if view_names is None else view_names
+        views = {name: self.views[name].some(chosen) for name in names}
+        return Places(self.points[chosen], self.budgets, self.which[chosen], views, self.luck[chosen])
 
     def with_seeds(self, seeds: np.ndarray, departures: dict[str, np.ndarray]) -> Places:
         """The same with seeds; and what kernels share of departures between the first places and all."""
-        return replace(self, points=np.column_stack([self.points[:, :4], seeds]), departures=departures)
+        points = self.points.copy()
+        points[:, 4] = seeds
+        return replace(self, points=points, departures=departures)
 
     def shared(self, kernel: Kernel, first: slice, second: slice) -> Shared:
         """What a kernel makes of the covariance of two parts of these places."""
@@ -196,8 +213,11 @@ class Places:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(each value once, ascending; which of them each is): the same as np.unique, faster where there are few."""
-    found = np.array(sorted(set(values.tolist())))
+    """(each value once, ascending; which of them each is): the same as np.unique, whose checks take longer."""
+    ordered = np.sort(values)
+    is_first = np.ones(len(ordered), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    found = ordered[is_first]
     return found, np.searchsorted(found, values)
 
 
@@ -206,15 +226,12 @@ def invariant_kernel(reference_log2_lr: float, deviation_octaves: float) -> Kern
 
     def coordinates(points: Points) -> np.ndarray:
         lr, wd, steps, d, _ = points.T
-        return np.column_stack([lr - reference_log2_lr - DRIFT * d, np.log2(1 + np.exp2(lr + wd + steps)), d])
+        return _stacked(lr - reference_log2_lr - DRIFT * d, np.log2(1 + np.exp2(lr + wd + steps)), d)
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, z, d = c.T
-        return _products(
-            np.column_stack([np.ones(len(u)), d, u - LR_PER_MEMORY * z, z]),
-            "1 d dd w ww www wd wdd wwd z zz zw zd",
-            "1dwz",
-        )
+        columns = _stacked(np.ones(len(u)), d, u - LR_PER_MEMORY * z, z)
+        return _products(columns, "1 d dd w ww www wd wdd wwd z zz zw zd", "1dwz")
 
     prior = np.array(
         [  # mean, deviation, power of the size
@@ -256,11 +273,11 @@ def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
 
     def coordinates(points: Points) -> np.ndarray:
         lr, wd, _, d, _ = points.T
-        return np.column_stack([lr - reference_log2_lr, (wd - reference_log2_wd) / 1.5, d])
+        return _stacked(lr - reference_log2_lr, (wd - reference_log2_wd) / 1.5, d)
 
     def terms(c: np.ndarray) -> np.ndarray:
         u, v, d = c.T
-        return _products(np.column_stack([np.ones(len(u)), d, u, v]), "1 d dd u v uu vv uv ud vd", "1duv")
+        return _products(_stacked(np.ones(len(u)), d, u, v), "1 d dd u v uu vv uv ud vd", "1duv")
 
     prior = np.array(
         [  # mean, deviation, power of the size
@@ -278,6 +295,14 @@ def plain_kernel(reference_log2_lr: float, reference_log2_wd: float) -> Kernel:
     )
     scales = np.array([1.5, 1.5, 1.5])
     return Kernel(PLAIN, "WD", coordinates, terms, *_columns(prior), scales, PLAIN_DEPARTURE, GAP)
+
+
+def _stacked(*columns: np.ndarray) -> np.ndarray:
+    """The same as np.column_stack, whose checks take longer than that."""
+    stacked = np.empty((len(columns[0]), len(columns)))
+    for index, column in enumerate(columns):
+        stacked[:, index] = column
+    return stacked
 
 
 def _products(columns: np.ndarray, products: str, names: str) -> np.ndarray:
@@ -298,50 +323,44 @@ def _columns(prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 # What seeds do
 
 
-def seed_covariance(first: Points, second: Points) -> np.ndarray | float:
+def seed_covariance(first: Places, second: Places) -> np.ndarray | float:
     """[first x second] of what seeds do; points without a seed have none of it."""
-    if np.isnan(first[:, 4]).all() or np.isnan(second[:, 4]).all():
+    if np.isnan(first.seeds).all() or np.isnan(second.seeds).all():
         return 0.0
-    return shared_covariance(first, second, first[:, 4, None] == second[:, 4])
+    return shared_covariance(first, second, (first.seeds[:, None] == second.seeds).astype(float))
 
 
-def shared_covariance(first: Points, second: Points, same: np.ndarray) -> np.ndarray:
+def shared_covariance(first: Places, second: Places, same: np.ndarray) -> np.ndarray:
     """The same, where it is told how far the points have the same seeds."""
-    have = same.any(axis=1)
-    if not have.all():  # targets have no seeds
-        shared = np.zeros(same.shape)
-        if have.any():
-            shared[have] = shared_covariance(first[have], second, same[have])
-        return shared
-    logs = _log_nearness(_seed_places(first), _seed_places(second))
-    logs -= np.abs(first[:, 3, None] - second[:, 3]) / SEED_OCTAVES
-    shared = np.exp(logs, out=logs)
-    shared *= SEED_NOISE**2
+    octaves = np.abs(first.budgets[:, None] - second.budgets)
+    along = SEED_NOISE**2 * np.exp(octaves / -SEED_OCTAVES)
+    shared = _nearness(first.luck, second.luck)
+    shared *= along[:, second.which][first.which]
     shared += SEED_LEVEL**2
     shared *= same
     return shared
 
 
-def seed_variance(points: Points) -> np.ndarray:
+def seed_variance(seeds: np.ndarray) -> np.ndarray:
     """The diagonal of it; a seed that was not asked yet has a level that is taken as known."""
-    levels = np.where(points[:, 4] == NEW, 0.0, SEED_LEVEL**2)
-    return np.where(np.isnan(points[:, 4]), 0.0, levels + SEED_NOISE**2)
+    levels = np.where(seeds == NEW, SEED_NOISE**2, SEED_NOISE**2 + SEED_LEVEL**2)
+    return np.where(np.isnan(seeds), 0.0, levels)
 
 
-def _seed_places(points: Points) -> np.ndarray:
+def _luck_places(points: Points) -> np.ndarray:
     lr, wd, steps = points.T[:3]
-    memory = np.where(np.isnan(steps), wd / SEED_WD_SCALE, np.log2(1 + np.exp2(lr + wd + steps)) / SEED_SCALES[1])
-    return np.column_stack([lr / SEED_SCALES[0], memory])
+    memory = np.log2(1 + np.exp2(lr + wd + steps)) / SEED_SCALES[1]
+    return _for_nearness(_stacked(lr / SEED_SCALES[0], np.where(np.isnan(memory), wd / SEED_WD_SCALE, memory)))
+
+
+# exp(-|a - b|^2 / 2) of all pairs is exp of one product of matrices: of (a, -|a|^2 / 2, 1) and (b, 1, -|b|^2 / 2).
+
+
+def _for_nearness(a: np.ndarray) -> np.ndarray:
+    x, y = a.T
+    return _stacked(x, y, -(x * x + y * y) / 2, np.ones(len(a)))
 
 
 def _nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """exp(-distance^2 / 2) of all pairs."""
-    logs = _log_nearness(a, b)
+    logs = a @ b[:, (0, 1, 3, 2)].T
     return np.exp(logs, out=logs)
-
-
-def _log_nearness(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    logs = a @ b.T
-    logs -= (a**2).sum(axis=1)[:, None] / 2
-    logs -= (b**2).sum(axis=1) / 2
-    return logs

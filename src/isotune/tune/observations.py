@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import lapack
 
-from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Points, distinct, seed_covariance, shared_covariance
+from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Places, Points, distinct, seed_covariance, shared_covariance
 
 NOISE = 0.0015  # of a loss, by itself, up to the middle of the range of LR
 NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the middle; where it ends
@@ -31,9 +32,9 @@ class Repeats:
     freedom: np.ndarray  # how many of these count: at one LR, cells of the same seeds say the same
     variance: np.ndarray  # what its runs have by themselves
 
-    def shares_at(self, points: Points) -> np.ndarray:
+    def shares_at(self, seeds: np.ndarray) -> np.ndarray:
         """[points x seeds]: 1 where a point has that seed."""
-        return np.asarray(points[:, 4, None] == self.seeds, dtype=float)
+        return np.asarray(seeds[:, None] == self.seeds, dtype=float)
 
     def log_likelihood(self, scatter: float) -> float:
         """Of what they scattered by, for seeds that scatter by so much."""
@@ -57,14 +58,14 @@ class Observations:
         repeats = self.repeats and replace(self.repeats, shares=self.repeats.shares[chosen])
         return Observations(self.points[chosen], self.values[chosen], self.noise[chosen], repeats)
 
-    def seed_covariance_with(self, points: Points | None = None) -> np.ndarray | float:
-        """[points x observations] of what seeds do; without points, of the observations themselves."""
-        others = self.points if points is None else points
+    def seed_covariance(self, own: Places, others: Places | None = None) -> np.ndarray | float:
+        """[others x observations] of what seeds do, where the observations have these places; without others, of the
+        observations themselves."""
         if self.repeats is None:
-            return seed_covariance(others, self.points)
+            return seed_covariance(own if others is None else others, own)
         shares = self.repeats.shares
-        of_others = shares if points is None else self.repeats.shares_at(points)
-        return shared_covariance(others, self.points, of_others @ shares.T)
+        of_others = shares if others is None else self.repeats.shares_at(others.seeds)
+        return shared_covariance(own if others is None else others, own, of_others @ shares.T)
 
 
 def own_noise(octaves_above_middle: np.ndarray) -> np.ndarray:
@@ -104,7 +105,8 @@ def fewer(observations: Observations) -> Observations:
     merged = _means_of_cells(observations)
     if len(merged) <= MAX_OBSERVATIONS:
         return merged
-    order = np.lexsort((*merged.points.T, merged.values, _height(merged), merged.noise.round(6)))
+    lr, wd, _, d, _ = merged.points.T
+    order = np.lexsort((lr, wd, d, merged.values, _height(merged), merged.noise.round(6)))
     return merged.some(order[:MAX_OBSERVATIONS])
 
 
@@ -148,10 +150,13 @@ def _scatter(
 def _height(observations: Observations) -> np.ndarray:
     """How far each lies above the lowest of its budget on the quadratic surface that fits all best."""
     lr, wd, _, d, _ = (observations.points - observations.points.mean(axis=0)).T
-    surface = np.column_stack([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
-    weighed = surface * (observations.noise**-2.0)[:, None]
-    fitted = surface @ np.linalg.lstsq(weighed.T @ surface, weighed.T @ observations.values, rcond=None)[0]
-    return _above_lowest(observations.points, fitted)
+    surface = np.array([np.ones(len(d)), d, d * d, lr, lr * lr, lr * d, wd, wd * wd, wd * lr, wd * d])
+    weighed = surface * observations.noise**-2.0
+    normal = weighed @ surface.T
+    diagonal = normal.reshape(-1)[:: len(normal) + 1]
+    diagonal += 1e-9 * diagonal + 1e-9  # what the points do not tell stays small, and breaks nothing
+    coefficients = lapack.dposv(normal, weighed @ observations.values)[1]
+    return _above_lowest(observations.points, coefficients @ surface)
 
 
 def _above_lowest(points: Points, values: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,11 @@ class Question:
         if not self.tokens >= 1:
             raise InputError(f"tokens={show(self.tokens)} must be at least 1: a run has at least one token")
 
+    @property
+    def packed(self) -> bytes:
+        """LR, WD, tokens and seed as doubles, one after the other."""
+        return struct.pack("4d", self.learning_rate, self.weight_decay, self.tokens, self.seed)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -52,6 +58,13 @@ class Answer:
     @cached_property
     def has_diverged(self) -> bool:
         return self.status == "diverged" or not math.isfinite(self.loss)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """What the question has, then loss (NaN: diverged), noise (0: unknown) and whether it was read off a trunk, as
+        doubles. Kept, since a tuner takes all answers apart with every suggestion."""
+        loss = math.nan if self.has_diverged else self.loss
+        return self.question.packed + struct.pack("3d", loss, self.noise or 0.0, self.status == "read")
 
 
 Prices = Callable[[Sequence[Question]], Sequence[int]]  # missing tokens: what each answer would cost

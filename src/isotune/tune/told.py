@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
@@ -22,7 +20,6 @@ DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.2
 # learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
 EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
 SAME = 1e-9  # settings that differ by no more than this share of themselves are the same
-_COLUMNS = attrgetter("learning_rate", "weight_decay", "tokens", "seed")
 
 
 @dataclass(frozen=True)
@@ -30,24 +27,24 @@ class Asked:
     """Questions by column."""
 
     settings: np.ndarray  # [questions x 2]: LR, WD
+    cells: np.ndarray  # the same as log2 LR, log2 WD
     tokens: np.ndarray
     seeds: np.ndarray
 
     @staticmethod
-    def of(questions: Iterable[Question]) -> Asked:
-        columns = np.fromiter(chain.from_iterable(map(_COLUMNS, questions)), dtype=float).reshape(-1, 4)
-        return Asked(columns[:, :2], columns[:, 2], columns[:, 3])
+    def of(questions: Sequence[Question]) -> Asked:
+        return Asked.of_columns(np.frombuffer(b"".join([question.packed for question in questions])).reshape(-1, 4))
+
+    @staticmethod
+    def of_columns(columns: np.ndarray) -> Asked:
+        """LR, WD, tokens, seed."""
+        return Asked(columns[:, :2], log2_cells(columns[:, :2]), columns[:, 2], columns[:, 3])
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def some(self, chosen: np.ndarray | list[int]) -> Asked:
-        return Asked(self.settings[chosen], self.tokens[chosen], self.seeds[chosen])
-
-    @cached_property
-    def cells(self) -> np.ndarray:
-        """[questions x 2]: log2 LR, log2 WD."""
-        return log2_cells(self.settings)
+        return Asked(self.settings[chosen], self.cells[chosen], self.tokens[chosen], self.seeds[chosen])
 
     def have(self, learning_rate: float, weight_decay: float | None = None) -> np.ndarray:
         """Which have this LR, and this WD if it is given, but for the last digits."""
@@ -66,12 +63,11 @@ class Told:
 
     @staticmethod
     def of(answers: Sequence[Answer]) -> Told:
-        return Told(
-            Asked.of([answer.question for answer in answers]),
-            np.array([math.nan if answer.has_diverged else answer.loss for answer in answers], dtype=float),
-            np.array([answer.noise or 0.0 for answer in answers], dtype=float),
-            np.array([answer.status == "read" for answer in answers], dtype=bool),
-        )
+        """Those whose loss is finite but has exploded count as diverged."""
+        columns = np.frombuffer(b"".join([answer.packed for answer in answers])).reshape(-1, 7)
+        told = Told(Asked.of_columns(columns[:, :4]), columns[:, 4], columns[:, 5], columns[:, 6] > 0)
+        exploded = has_exploded(told)
+        return replace(told, losses=np.where(exploded, math.nan, told.losses)) if exploded.any() else told
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -83,13 +79,17 @@ class Told:
     @cached_property
     def trained(self) -> Asked:
         """What was asked, without what was read off trunks."""
-        return self.asked.some(~self.were_read)
+        return self.asked.some(~self.were_read) if self.were_read.any() else self.asked
 
     @cached_property
     def finished(self) -> Asked:
-        return self.asked.some(~self.diverged)
+        return self.asked.some(~self.diverged) if self.diverged.any() else self.asked
 
-    def some(self, chosen: np.ndarray) -> Told:
+    def up_to(self, tokens: int) -> Told:
+        """Of runs that are no longer than this."""
+        chosen = self.asked.tokens <= tokens
+        if chosen.all():
+            return self
         return Told(self.asked.some(chosen), self.losses[chosen], self.noise[chosen], self.were_read[chosen])
 
 
@@ -99,41 +99,38 @@ def is_near(values: np.ndarray, value: float) -> np.ndarray:
 
 
 def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
-    """The answers, those diverged whose loss is finite but far above that of the best run that was no longer, and whose
-    LR is higher than its. At a lower LR, or in fewer tokens, such a run has learned too little, which is no divergence.
-    """
-    finished = [answer for answer in answers if not answer.has_diverged]
-    if not finished:
-        return answers
-    losses = [answer.loss for answer in finished]
-    best = min(losses)
-    if best <= 0:
+    """The answers, those diverged whose loss is finite but has exploded."""
+    told = Told.of(answers)
+    return [
+        replace(answer, loss=math.nan, status="diverged") if diverged and not answer.has_diverged else answer
+        for answer, diverged in zip(answers, told.diverged.tolist(), strict=True)
+    ]
+
+
+def has_exploded(told: Told) -> np.ndarray:
+    """Which losses are far above that of the best run that was no longer, and have a higher LR than it. At a lower LR,
+    or in fewer tokens, such a run has learned too little, which is no divergence."""
+    losses, rates, tokens = told.losses, told.asked.settings[:, 0], told.asked.tokens
+    exploded = np.zeros(len(losses), dtype=bool)
+    finished = losses[~told.diverged]
+    if not len(finished):
+        return exploded
+    if (lowest := float(finished.min())) <= 0:
         raise InputError(
-            f"a loss is {best:.4g}: losses must be above 0, since their logarithms are compared; add a constant"
+            f"a loss is {lowest:.4g}: losses must be above 0, since their logarithms are compared; add a constant"
         )
     factor = math.exp(EXPLODED_EXCESS)
-    if max(losses) <= factor * best:
-        return answers
-    best_to: dict[int, Answer] = {}  # by tokens
-    for tokens in {answer.question.tokens for answer in finished}:
-        best_to[tokens] = min(
-            (answer for answer in finished if answer.question.tokens <= tokens), key=lambda answer: answer.loss
-        )
-
-    def has_exploded(answer: Answer) -> bool:
-        rival = best_to.get(answer.question.tokens)
-        return (
-            rival is not None
-            and answer.loss > factor * rival.loss
-            and answer.question.learning_rate > rival.question.learning_rate
-        )
-
-    return [replace(one, loss=math.nan, status="diverged") if has_exploded(one) else one for one in answers]
+    if float(finished.max()) <= factor * lowest:
+        return exploded
+    for budget in set(tokens[~told.diverged].tolist()):
+        best = int(np.argmin(np.where((tokens <= budget) & ~told.diverged, losses, math.inf)))
+        exploded |= (tokens == budget) & (losses > factor * losses[best]) & (rates > rates[best])
+    return exploded
 
 
 def observations(goal: Goal, told: Told) -> Observations:
     """What a belief is made of."""
-    usable = told.some(told.asked.tokens <= goal.tokens)
+    usable = told.up_to(goal.tokens)
     asked, diverged = usable.asked, usable.diverged
     values = np.log(usable.losses)
     of_runs = own_noise(asked.cells[:, 0] - goal.space.middle[0])
@@ -152,6 +149,8 @@ def not_hopeless(learning_rates: np.ndarray, tokens: np.ndarray, told: Told) -> 
     """Whether no run with this LR or a lower one diverged in so few tokens; or one with this LR or a higher one, that
     was no shorter than the one that diverged, did not."""
     possible = np.ones(len(tokens), dtype=bool)
+    if not told.diverged.any():
+        return possible
     diverged, finished = told.asked.some(told.diverged), told.finished
     for budget in set(diverged.tokens.tolist()):
         lowest = diverged.settings[diverged.tokens == budget, 0].min()
@@ -167,6 +166,8 @@ def recommendable(goal: Goal, told: Told) -> np.ndarray:
     nothing, those with the lowest LR."""
     cells, rates = goal.space.cells, goal.space.settings[:, 0]
     every = np.arange(len(cells))
+    if not told.diverged.any():
+        return every
     diverged = told.asked.some(told.diverged & (told.asked.tokens <= goal.tokens))
     if not len(diverged):
         return every

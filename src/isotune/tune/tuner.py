@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
@@ -25,7 +26,7 @@ from isotune.tune.kernels import HELPED, INVARIANT, ROUGH
 from isotune.tune.observations import Observations, own_noise
 from isotune.tune.questions import Answer, Goal, Prices, Question
 from isotune.tune.reasons import why
-from isotune.tune.told import Asked, Told, mark_exploded, observations, recommendable
+from isotune.tune.told import Asked, Told, observations, recommendable
 
 EVEN_SHARE = 0.1  # of the tolerance: expected losses that differ by less are even, and the surest of them is taken
 NUM_DRAWS = 256
@@ -75,7 +76,7 @@ def suggest(
     """
     if count < 1:
         raise InputError(f"count={count} must be at least 1: that many questions are asked")
-    told = Told.of(mark_exploded(answers))
+    told = Told.of(answers)
     observed = _with_pending(goal, observations(goal, told), pending)
     belief = believe(kernels_of(goal), observed)
     cells = promising(goal, belief, recommendable(goal, told))
@@ -111,7 +112,7 @@ def _round(
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
     """What these answers recommend."""
-    told = Told.of(mark_exploded(answers))
+    told = Told.of(answers)
     belief = believe(kernels_of(goal), observations(goal, told))
     cells = promising(goal, belief, recommendable(goal, told))
     return recommend(goal, cells, belief.at(goal.targets(cells)), random_seed)
@@ -122,10 +123,12 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
     targets = slice(0, len(cells))
     mean = posterior.mean[targets]
     best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
-    draws = posterior.draws(targets, NUM_DRAWS, np.random.default_rng(random_seed))
+    draws = posterior.draws(targets, _normals(random_seed, len(cells)))
     regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
-    others = [index for index in np.argsort(mean) if index != best and mean[index] - mean[best] <= goal.tolerance]
+    others = np.flatnonzero(mean - mean[best] <= goal.tolerance)
+    others = others[np.argsort(mean[others])]
+    others = others[others != best]
     learning_rate, weight_decay = goal.space.settings[cells[best]].tolist()
     return Recommendation(
         learning_rate,
@@ -140,6 +143,12 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
     )
 
 
+@lru_cache(maxsize=4)
+def _normals(random_seed: int, num_cells: int) -> np.ndarray:
+    """Kept, since drawing them takes longer than what is done with them."""
+    return np.random.default_rng(random_seed).standard_normal((NUM_DRAWS, num_cells))
+
+
 def _quantile(values: np.ndarray, level: float) -> float:
     """The same as np.quantile, whose checks take longer than that."""
     return float(np.interp(level * (len(values) - 1), np.arange(len(values)), np.sort(values)))
@@ -152,12 +161,12 @@ def _surest(mean: np.ndarray, deviation: np.ndarray, even: float) -> int:
 
 def believe_answers(goal: Goal, answers: Sequence[Answer]) -> Belief:
     """The belief that answers lead to; several seeds of one question count as what they are, several."""
-    return believe(kernels_of(goal), observations(goal, Told.of(mark_exploded(answers))))
+    return believe(kernels_of(goal), observations(goal, Told.of(answers)))
 
 
 def _with_pending(goal: Goal, observed: Observations, pending: Sequence[Question]) -> Observations:
     """The observations, and questions without an answer as if each came out as expected."""
-    usable = Asked.of(question for question in pending if question.tokens <= goal.tokens)
+    usable = Asked.of([question for question in pending if question.tokens <= goal.tokens])
     if not len(usable):
         return observed
     points = goal.points(usable.cells, usable.tokens, usable.seeds)
