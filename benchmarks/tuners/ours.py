@@ -86,7 +86,7 @@ def _tuned(
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
             yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
-        is_sure = answers and best.regret <= LAST and suggestion.is_confirmed
+        is_sure = answers and best.regret <= LAST and suggestion.is_done
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return
         asked = suggestion.questions[0]

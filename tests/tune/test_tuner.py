@@ -9,7 +9,7 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
 
 from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
-from isotune.tune.candidates import expected_gains
+from isotune.tune.candidates import ACTING_MEMORY, expected_gains
 from isotune.tune.observations import MAX_NOISE, MAX_OBSERVATIONS, NOISE, NOISE_GROWTH, own_noise
 from isotune.tune.told import Told, not_hopeless, observations
 from isotune.tune.tuner import believe_answers
@@ -308,7 +308,7 @@ def test_one_lucky_run_is_repeated_before_the_end():
     suggestion = suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss)])
     best = suggestion.recommendation
     assert best.regret <= goal.tolerance and (best.learning_rate, best.weight_decay) == (2.0**-7, 2.0**-8)
-    assert not suggestion.is_done and not suggestion.is_confirmed
+    assert not suggestion.is_done
     (asked,) = suggestion.questions
     assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss)], count=2).questions == (asked,), "alone"
     assert (asked.learning_rate, asked.weight_decay, asked.tokens) == (2.0**-7, 2.0**-8, TOKENS), (
@@ -318,6 +318,23 @@ def test_one_lucky_run_is_repeated_before_the_end():
     assert suggest(replace(goal, seeds=(0,)), [*answers, Answer(lucky, 0.9 * answers[0].loss)]).is_done
     longer = Answer(replace(lucky, tokens=2 * TOKENS), 0.8 * answers[0].loss)  # of another budget: confirms nothing
     assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss), longer]).questions == (asked,)
+
+
+def test_it_does_not_end_before_weight_decay_was_tried_where_it_acts():
+    """Short runs and low WDs: n is below .1 in all of them, so that none could say what WD does."""
+    goal, short = replace(GOAL, tolerance=0.1), TOKENS // 8
+    answers = [ask(nano_like, lr, -8, tokens) for lr in (-11, -10, -9) for tokens in (short, TOKENS // 4)]
+    suggestion = suggest(goal, answers)
+    (asked,), best = suggestion.questions, suggestion.recommendation
+    assert best.regret <= goal.tolerance and not suggestion.is_done
+    n = asked.learning_rate * asked.weight_decay * asked.tokens / goal.tokens_per_step
+    assert asked.learning_rate == best.learning_rate and ACTING_MEMORY[0] <= n <= ACTING_MEMORY[1]
+    assert asked.tokens == short, "the cheapest that has a run beside it"
+    assert "WD" in suggestion.reasons[0]
+    assert suggest(goal, [*answers, Answer(asked, answers[0].loss)]).is_done
+    assert suggest(replace(goal, tokens_per_step=None, tolerance=10.0), answers).is_done, "n is unknown"
+    low = replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in CELLS if wd < 2**-6)))
+    assert suggest(low, answers).is_done, "WD acts nowhere in this space"
 
 
 def test_it_does_not_end_on_a_learning_rate_that_nobody_tried():

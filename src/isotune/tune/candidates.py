@@ -17,6 +17,8 @@ from isotune.tune.told import Asked, Told, not_hopeless
 MAX_CONSIDERED = 400  # cells
 NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
+ACTING_MEMORY = (0.15, 1.2)  # n at which WD has begun to act, and does not yet do harm in the tables
+CONTRAST = 4.0  # times the n of another run
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _HALF_OF_NODES = list(zip(_NODES[6:].tolist(), (_WEIGHTS[6:] / _WEIGHTS.sum()).tolist(), strict=True))
 
@@ -105,6 +107,22 @@ class Candidates:
         places = np.flatnonzero(is_other)
         return int(places[np.argmin(self.prices[places])]) if len(places) else None
 
+    def contrasting(self, goal: Goal, learning_rate: float, told: Told) -> int | None:
+        """The place of the cheapest question that would show what WD does with the recommended LR, None if runs have
+        shown it, or cannot: two of one seed and length, in one of which WD acts. Where all runs with that LR are short
+        or have a low WD, none of them could refute that WD does nothing."""
+        if goal.tokens_per_step is None:
+            return None
+        known = told.trained.some(told.trained.have(learning_rate) & (told.trained.tokens <= goal.tokens))
+        places = np.flatnonzero(self.asked.have(learning_rate))
+        asked = self.asked.some(places)
+        shows = _are_contrasts(goal, asked, known).any(axis=1)
+        if not shows.any() or _are_contrasts(goal, known, known).any():
+            return None
+        far_from_middle = np.abs(np.log2(np.maximum(asked.memory(goal), 1e-9)) - np.mean(np.log2(ACTING_MEMORY)))
+        order = np.lexsort((far_from_middle[shows], self.prices[places[shows]]))
+        return int(places[shows][order[0]])
+
     def _first(self, posterior: Posterior) -> int:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
         expected = posterior.mean[self.num_targets :]
@@ -127,6 +145,15 @@ class Candidates:
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
         return raised_noise(self.points, posterior.mean[self.num_targets :], self.noise)
+
+
+def _are_contrasts(goal: Goal, first: Asked, second: Asked) -> np.ndarray:
+    """[first x second]: whether two runs show what WD does: equal seeds and lengths, in one it acts, in one it hardly
+    does."""
+    n, other = first.memory(goal)[:, None], second.memory(goal)
+    same = (first.tokens[:, None] == second.tokens) & (first.seeds[:, None] == second.seeds)
+    high, low = np.maximum(n, other), np.minimum(n, other)
+    return np.asarray(same & (high >= ACTING_MEMORY[0]) & (high <= ACTING_MEMORY[1]) & (CONTRAST * low <= high))
 
 
 def _questions(asked: Asked) -> list[Question]:

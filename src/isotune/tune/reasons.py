@@ -40,6 +40,9 @@ def why(question: Question, goal: Goal, told: Told, recommended: tuple[float, fl
     if not has_rate:
         return f"another LR, {share}"
     was_run = known.have(question.learning_rate).any()
+    n = Asked.of([question]).memory(goal)[0]
+    if was_run and n >= EARLY_MEMORY / 2:
+        return f"what does WD do at the LR expected best, where n = {n:.2g}? {share}"
     return f"{'another WD at' if was_run else 'no run had yet'} the LR expected best, {share}"
 
 

@@ -46,6 +46,10 @@ class Asked:
     def some(self, chosen: np.ndarray | list[int]) -> Asked:
         return Asked(self.settings[chosen], self.cells[chosen], self.tokens[chosen], self.seeds[chosen])
 
+    def memory(self, goal: Goal) -> np.ndarray:
+        """n at the end of each run; NaN where it is unknown."""
+        return np.asarray(self.settings.prod(axis=1) * self.tokens / (goal.tokens_per_step or math.nan))
+
     def have(self, learning_rate: float, weight_decay: float | None = None) -> np.ndarray:
         """Which have this LR, and this WD if it is given, but for the last digits."""
         same = is_near(self.settings[:, 0], learning_rate)

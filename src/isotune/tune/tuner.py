@@ -4,8 +4,8 @@ The belief gives the joint distribution of all losses. Of every question that co
 computed by how much the answer would lower the regret that is to be expected of the recommendation, E[min] before minus
 after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
 part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance
-and the recommended LR was run, with two seeds where there are several, both as long as any run with it: one lucky run
-can look sure.
+and runs have confirmed the recommended LR: with two seeds where there are several, both as long as any run with it,
+since one lucky run can look sure; and with a WD that acts beside one that does not, since short runs say nothing of WD.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Suggestion:
     questions: tuple[Question, ...]
     reasons: tuple[str, ...]
     recommendation: Recommendation
-    is_done: bool
-    is_confirmed: bool = True  # that runs have tried the recommended LR, with two seeds where there are several
+    is_done: bool  # the regret is expected within the tolerance, and runs have confirmed the recommended LR
 
 
 def suggest(
@@ -84,16 +83,20 @@ def suggest(
     posterior = belief.at(candidates.places)
     recommendation = recommend(goal, cells, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
-    confirming = candidates.confirming(goal, *best, told)
-    is_sure, is_confirmed = recommendation.regret <= goal.tolerance, confirming is None
-    if is_sure and len(told) and confirming is not None:
-        chosen = [confirming]  # by itself, since its answer may end the tuning
-    else:
-        chosen = _round(goal, candidates, posterior, observed, told, count)
+    is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
+    last = _last_question(goal, candidates, best, told) if is_sure else None
+    # The last one is asked by itself, since its answer may end the tuning.
+    chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
     questions = tuple(candidates.question(index) for index in chosen)
     costs = candidates.prices[chosen].tolist()
     reasons = tuple(why(one, goal, told, best, cost) for one, cost in zip(questions, costs, strict=True))
-    return Suggestion(questions, reasons, recommendation, is_sure and is_confirmed, is_confirmed)
+    return Suggestion(questions, reasons, recommendation, is_sure and last is None)
+
+
+def _last_question(goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told) -> int | None:
+    """The place of what is still to be asked where the recommendation is expected to be good enough; None: nothing."""
+    confirming = candidates.confirming(goal, *best, told)
+    return candidates.contrasting(goal, best[0], told) if confirming is None else confirming
 
 
 def _round(
