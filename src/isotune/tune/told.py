@@ -33,7 +33,7 @@ class Asked:
 
     @staticmethod
     def of(questions: Sequence[Question]) -> Asked:
-        return Asked.of_columns(np.frombuffer(b"".join([question.packed for question in questions])).reshape(-1, 4))
+        return Asked.of_columns(_unpacked([question.packed for question in questions], 4))
 
     @staticmethod
     def of_columns(columns: np.ndarray) -> Asked:
@@ -68,7 +68,7 @@ class Told:
     @staticmethod
     def of(answers: Sequence[Answer]) -> Told:
         """Those whose loss is finite but has exploded count as diverged."""
-        columns = np.frombuffer(b"".join([answer.packed for answer in answers])).reshape(-1, 7)
+        columns = _unpacked([answer.packed for answer in answers], 7)
         told = Told(Asked.of_columns(columns[:, :4]), columns[:, 4], columns[:, 5], columns[:, 6] > 0)
         exploded = has_exploded(told)
         return replace(told, losses=np.where(exploded, math.nan, told.losses)) if exploded.any() else told
@@ -95,6 +95,11 @@ class Told:
         if chosen.all():
             return self
         return Told(self.asked.some(chosen), self.losses[chosen], self.noise[chosen], self.were_read[chosen])
+
+
+def _unpacked(rows: Sequence[bytes], number: int) -> np.ndarray:
+    """[rows x number] of doubles. Takes a fraction of the time of np.array."""
+    return np.frombuffer(b"".join(rows)).reshape(-1, number) if rows else np.empty((0, number))
 
 
 def is_near(values: np.ndarray, value: float) -> np.ndarray:
