@@ -14,7 +14,7 @@ PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_dr
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune
 BOHB := bohb:60,bohb-decayed:60
 SLOW_RACERS := gp:30,gp-elr:30,bohb-syne-tune:30
-SEED_RACERS := isotune:100,oracle:10,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
+SEED_RACERS := isotune,oracle:10,grid,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,asha,asha-decayed,tpe-hyperband,grid-by-seed,lr-only-by-seed,lr-then-wd-by-seed,sobol-quadratic-by-seed,halving-by-seed
 SHUFFLED := shuffled-wd,shuffled-wd-2,shuffled-wd-3,shuffled-wd-4,shuffled-wd-5,shuffled-wd-6,shuffled-lr,shuffled-lr-2,shuffled-lr-3,shuffled-lr-4,shuffled-lr-5,shuffled-lr-6
 PARTS := isotune-without-readings:30,isotune-without-invariance:30,isotune-without-rungs:30,isotune-without-prefixes:30,isotune-one-seed:30
 
