@@ -2,8 +2,8 @@
 
     python benchmarks/suggest_speed.py [--quick]
 
-54 cells at four budgets, as in tables/nano, with 200 and 5,000 observations; beside it, in the same rounds, Optuna's
-default sampler after 200 trials of the same settings and losses. The goals are about the code, and what else runs on a
+54 cells at four budgets, as in tables/nano, with 200 and 5,000 observations; then, in the same rounds as Optuna's
+default sampler, both after 200 runs with the same settings and losses. The goals are about the code, and what else runs on a
 machine only adds to its time: as timeit does, they are judged by the fastest of many repeats, each the median of 20
 suggestions. The median of all stands beside it.
 """
@@ -28,27 +28,30 @@ CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1)
 GOAL = Goal(tokens=2_752_512, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=256)
 GOAL_SECONDS = {200: 0.005, 5000: 0.05}
 NUM_REPEATS = 20
-OPTUNA = "Optuna's TPE, 200 trials"
 
 
 def main() -> None:
     num_rounds = 3 if "--quick" in sys.argv else 20 * NUM_REPEATS
     about = circumstances()
-    contenders: dict[str, Callable[[], object]] = {OPTUNA: optuna_suggestion(made_answers(200))}
-    for count in GOAL_SECONDS:
-        contenders[f"{count} observations"] = isotune_suggestion(made_answers(count))
-    interleaved(contenders, num_rounds, time.process_time)  # a processor that idled takes a while to speed up
-    seconds = interleaved(contenders, num_rounds, time.process_time)
-    results = {name: summary(values) for name, values in seconds.items()}
+    results = {}
     for count, goal in GOAL_SECONDS.items():
-        found = results[f"{count} observations"]
-        fastest = fastest_repeat(seconds[f"{count} observations"])
-        found |= {"fastest_repeat": fastest, "goal": goal, "met": fastest <= goal}
-    results[f"{OPTUNA}, against isotune"] = ratio(seconds[OPTUNA], seconds["200 observations"])
+        name = f"{count} observations"
+        seconds = timed({name: isotune_suggestion(made_answers(count))}, num_rounds)[name]
+        fastest = fastest_repeat(seconds)
+        results[name] = summary(seconds) | {"fastest_repeat": fastest, "goal": goal, "met": fastest <= goal}
+    answers = made_answers(200)
+    beside = timed({"isotune": isotune_suggestion(answers), "TPE": optuna_suggestion(answers)}, num_rounds)
+    results["Optuna's TPE with 200 trials, against isotune"] = ratio(beside["TPE"], beside["isotune"])
     for name, found in results.items():
         print(name, {key: found[key] for key in ("median", "fastest_repeat", "goal", "met") if key in found})
     if "--quick" not in sys.argv:
         write_results("suggest_speed", about, results)
+
+
+def timed(contenders: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, np.ndarray]:
+    """Processor seconds of each in each round, after as many rounds that do not count: the first ones are slow."""
+    interleaved(contenders, num_rounds, time.process_time)
+    return interleaved(contenders, num_rounds, time.process_time)
 
 
 def fastest_repeat(seconds: np.ndarray) -> float:
