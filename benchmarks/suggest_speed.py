@@ -3,9 +3,9 @@
     python benchmarks/suggest_speed.py [--quick]
 
 54 cells at four budgets, as in tables/nano, with 200 and 5,000 observations; then, in the same rounds as Optuna's
-default sampler, both after 200 runs with the same settings and losses. The goals are about the code, and what else runs on a
-machine only adds to its time: as timeit does, they are judged by the fastest of many repeats, each the median of 20
-suggestions. The median of all stands beside it.
+default sampler, both after 200 runs with the same settings and losses. The goals are about the code, and what else runs
+on a machine only adds to its time: as timeit does, they are judged by the fastest of many repeats, each the median of
+20 suggestions. The median of all stands beside it.
 """
 
 from __future__ import annotations

@@ -320,21 +320,84 @@ def test_one_lucky_run_is_repeated_before_the_end():
     assert suggest(goal, [*answers, Answer(lucky, 0.9 * answers[0].loss), longer]).questions == (asked,)
 
 
+SHORT = TOKENS // 8
+IDLE = [ask(nano_like, lr, -8, tokens) for lr in (-11, -10, -9) for tokens in (SHORT, TOKENS // 4)]  # n below .1
+EASY = replace(GOAL, tolerance=0.1)
+
+
 def test_it_does_not_end_before_weight_decay_was_tried_where_it_acts():
-    """Short runs and low WDs: n is below .1 in all of them, so that none could say what WD does."""
-    goal, short = replace(GOAL, tolerance=0.1), TOKENS // 8
-    answers = [ask(nano_like, lr, -8, tokens) for lr in (-11, -10, -9) for tokens in (short, TOKENS // 4)]
-    suggestion = suggest(goal, answers)
+    """Short runs and low WDs could not say what WD does."""
+    suggestion = suggest(EASY, IDLE)
     (asked,), best = suggestion.questions, suggestion.recommendation
-    assert best.regret <= goal.tolerance and not suggestion.is_done
-    n = asked.learning_rate * asked.weight_decay * asked.tokens / goal.tokens_per_step
+    assert best.regret <= EASY.tolerance and not suggestion.is_done
+    n = asked.learning_rate * asked.weight_decay * asked.tokens / TOKENS_PER_STEP
     assert asked.learning_rate == best.learning_rate and ACTING_MEMORY[0] <= n <= ACTING_MEMORY[1]
-    assert asked.tokens == short, "the cheapest that has a run beside it"
-    assert "WD" in suggestion.reasons[0]
-    assert suggest(goal, [*answers, Answer(asked, answers[0].loss)]).is_done
-    assert suggest(replace(goal, tokens_per_step=None, tolerance=10.0), answers).is_done, "n is unknown"
-    low = replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in CELLS if wd < 2**-6)))
-    assert suggest(low, answers).is_done, "WD acts nowhere in this space"
+    assert asked.tokens == SHORT, "the cheapest that has a run beside it"
+    assert abs(math.log2(n / 0.42)) <= 0.5, "of these the one in the middle of where WD acts"
+    assert "what does WD do" in suggestion.reasons[0]
+    assert suggest(EASY, IDLE, count=2).questions == (asked,), "alone"
+    assert suggest(EASY, [*IDLE, Answer(asked, IDLE[0].loss)]).is_done
+    low = replace(EASY, space=Space(only=tuple((lr, wd) for lr, wd in CELLS if wd < 2**-6)))
+    assert suggest(low, IDLE).is_done, "WD acts nowhere in this space"
+    assert suggest(replace(EASY, tokens_per_step=None, tolerance=10.0), IDLE).is_done, "n is unknown"
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"seed": 1}, "finished"),  # another seed
+        ({"weight_decay": 2.0**-7}, "finished"),  # n is small, too
+        ({"weight_decay": 1.0}, "finished"),  # n is too large to tell whether some WD helps
+        ({"learning_rate": 2.0**-12}, "finished"),  # another LR
+        ({}, "read"),  # nobody ran it
+    ],
+)
+def test_what_is_no_contrast_does_not_count_as_one(change, status):
+    (asked,) = suggest(EASY, IDLE).questions
+    question = replace(asked, **change)
+    other = Answer(question, nano_like(question.learning_rate, question.weight_decay, question.tokens), status)
+    suggestion = suggest(EASY, [*IDLE, other])
+    assert suggestion.recommendation.learning_rate == asked.learning_rate
+    assert not suggestion.is_done
+
+
+def test_a_contrast_that_is_pending_or_failed_is_not_asked_in_another_way():
+    (asked,) = suggest(EASY, IDLE).questions
+    assert suggest(EASY, IDLE, leave_out=[asked]).is_done
+    (other,) = suggest(EASY, IDLE, pending=[asked]).questions
+    assert (other.learning_rate, other.tokens) != (asked.learning_rate, asked.tokens)
+
+
+def test_a_second_seed_comes_before_the_contrast():
+    goal = replace(EASY, seeds=(0, 1))
+    (asked,) = suggest(goal, IDLE).questions
+    assert asked.seed == 1
+
+
+def test_a_round_of_several_copes_with_a_rival_that_gets_a_chance_within_it():
+    """The belief after four answers has no plain rival, and that of a round's second question has."""
+    goal = Goal(tokens=TOKENS, decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP, seeds=(0, 1, 2, 3))
+    runs = [(-9, -4.5, 2.00215), (-10, -3.5, 1.99069), (-10, -8, 1.99836), (-6, -5, 2.18672)]
+    answers = [Answer(Question(2.0**lr, 2.0**wd, SHORT), loss) for lr, wd, loss in runs]
+    first, second = suggest(goal, answers, count=2).questions
+    assert first != second and first == suggest(goal, answers).questions[0]
+
+
+def test_where_nothing_is_left_to_learn_what_is_expected_best_is_asked(monkeypatch):
+    """As in a sampler that is asked for trials without end."""
+    monkeypatch.setattr("isotune.tune.candidates.expected_gains", lambda posterior, num_targets, noise: 0 * noise)
+    answers = [ask(nano_like, lr, -6) for lr in (-12, -11, -10, -9, -8, -7)]
+    asked = suggest(GOAL, answers, count=2).questions
+    assert {question.learning_rate for question in asked} == {2.0**-10}
+    assert {question.tokens for question in asked} == {TOKENS} and asked[0] != asked[1]
+
+
+def test_noise_without_end_says_nothing():
+    answers = [ask(nano_like, lr, -6) for lr in (-11, -10, -9)]
+    blind = Answer(Question(2.0**-8, 2.0**-6, TOKENS), 0.1, noise=math.inf)
+    assert suggest(GOAL, [*answers, blind]).recommendation.learning_rate < 2.0**-8
+    with pytest.raises(InputError, match="no number"):
+        suggest(GOAL, [Answer(Question(2.0**-8, None, TOKENS), 2.0)])
 
 
 def test_it_does_not_end_on_a_learning_rate_that_nobody_tried():

@@ -40,7 +40,9 @@ class Candidates:
         told: Told,
         leave_out: Sequence[Question],
         prices: Prices | None,
+        views: Collection[str],
     ) -> Candidates:
+        """`views` are those in which the places will be looked at."""
         left_out = Asked.of(leave_out)
         known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
         rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
@@ -61,7 +63,7 @@ class Candidates:
             seeds = np.where(seeds == seed, NEW, seeds)
         return Candidates(
             asked,
-            board.places_of(targets, cells, rungs[kept], seeds, belief.views),
+            board.places_of(targets, cells, rungs[kept], seeds, views),
             np.maximum(1.0, np.array(listed, dtype=float)),
             own_noise(goal.space.cells[cells, 0] - goal.space.middle[0]),
         )
@@ -107,17 +109,20 @@ class Candidates:
         places = np.flatnonzero(is_other)
         return int(places[np.argmin(self.prices[places])]) if len(places) else None
 
-    def contrasting(self, goal: Goal, learning_rate: float, told: Told) -> int | None:
-        """The place of the cheapest question that would show what WD does with the recommended LR, None if runs have
-        shown it, or cannot: two of one seed and length, in one of which WD acts. Where all runs with that LR are short
-        or have a low WD, none of them could refute that WD does nothing."""
-        if goal.tokens_per_step is None:
+    def contrasting(self, goal: Goal, learning_rate: float, told: Told, in_vain: Asked) -> int | None:
+        """The place of the cheapest question that, beside a run with the recommended LR, would show what WD does: both
+        of one seed and length, WD acts in one of them and hardly does in the other. None if there are two such runs, or
+        one more cannot show it. Where all runs with that LR are short or have a low WD, none of them could refute that
+        WD does nothing. What is pending, or was asked in vain, counts as run: it is not asked in another way."""
+        run, beyond = (
+            asked.some(asked.have(learning_rate) & (asked.tokens <= goal.tokens)) for asked in (told.trained, in_vain)
+        )
+        if _are_contrasts(goal, run, run).any() or _are_contrasts(goal, run, beyond).any():
             return None
-        known = told.trained.some(told.trained.have(learning_rate) & (told.trained.tokens <= goal.tokens))
         places = np.flatnonzero(self.asked.have(learning_rate))
         asked = self.asked.some(places)
-        shows = _are_contrasts(goal, asked, known).any(axis=1)
-        if not shows.any() or _are_contrasts(goal, known, known).any():
+        shows = _are_contrasts(goal, asked, run).any(axis=1)
+        if not shows.any():
             return None
         far_from_middle = np.abs(np.log2(np.maximum(asked.memory(goal), 1e-9)) - np.mean(np.log2(ACTING_MEMORY)))
         order = np.lexsort((far_from_middle[shows], self.prices[places[shows]]))
@@ -139,6 +144,10 @@ class Candidates:
         """Among those with a fair part of the largest gain the one with most gain per token."""
         gains = expected_gains(posterior, self.num_targets, self._expected_noise(posterior))
         gains[list(chosen)] = -1.0
+        if gains.max() <= 0:  # nothing is left to learn: what is expected to be best
+            expected = posterior.mean[self.num_targets :].copy()
+            expected[list(chosen)] = np.inf
+            return int(np.argmin(expected))
         worth = gains >= MIN_GAIN_SHARE * gains.max()
         return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
 

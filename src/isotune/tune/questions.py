@@ -37,7 +37,10 @@ class Question:
     @property
     def packed(self) -> bytes:
         """LR, WD, tokens and seed as doubles, one after the other."""
-        return struct.pack("4d", self.learning_rate, self.weight_decay, self.tokens, self.seed)
+        try:
+            return struct.pack("4d", self.learning_rate, self.weight_decay, self.tokens, self.seed)
+        except struct.error:
+            raise InputError(f"{self} has something that is no number: leave that run out") from None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ DIVERGED_EXCESS, DIVERGED_NOISE = 0.15, 0.2
 # In log loss above the best run that was no longer, a factor of 2: what has a higher LR and such a loss has stopped
 # learning. However bad a loss is, the belief, which is local, cannot use more than MAX_EXCESS of it.
 EXPLODED_EXCESS, MAX_EXCESS = 0.7, 2.0
+NO_INFORMATION = 1e3  # noise of a log loss that says nothing, where an answer has more, or infinite noise
 SAME = 1e-9  # settings that differ by no more than this share of themselves are the same
 
 
@@ -143,7 +144,7 @@ def observations(goal: Goal, told: Told) -> Observations:
     asked, diverged = usable.asked, usable.diverged
     values = np.log(usable.losses)
     of_runs = own_noise(asked.cells[:, 0] - goal.space.middle[0])
-    noise = np.where(diverged, DIVERGED_NOISE, np.hypot(of_runs, usable.noise))
+    noise = np.where(diverged, DIVERGED_NOISE, np.minimum(np.hypot(of_runs, usable.noise), NO_INFORMATION))
     if not diverged.all():
         values = np.minimum(values, np.nanmin(values) + MAX_EXCESS)
     for tokens in set(asked.tokens[diverged].tolist()):

@@ -5,7 +5,8 @@ computed by how much the answer would lower the regret that is to be expected of
 after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
 part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance
 and runs have confirmed the recommended LR: with two seeds where there are several, both as long as any run with it,
-since one lucky run can look sure; and with a WD that acts beside one that does not, since short runs say nothing of WD.
+since one lucky run can look sure; and with a WD that acts beside one that does not, where one more run can show that,
+since short runs say nothing of WD.
 """
 
 from __future__ import annotations
@@ -79,12 +80,15 @@ def suggest(
     observed = _with_pending(goal, observations(goal, told), pending)
     belief = believe(kernels_of(goal), observed)
     cells = promising(goal, belief, recommendable(goal, told))
-    candidates = Candidates.of(goal, cells, belief, told, (*pending, *leave_out), prices)
+    # A round of several looks with beliefs of its own, in which other rivals may have a chance.
+    views = belief.views if count == 1 else {kernel.view for kernel in kernels_of(goal)}
+    in_vain = (*pending, *leave_out)
+    candidates = Candidates.of(goal, cells, belief, told, in_vain, prices, views)
     posterior = belief.at(candidates.places)
     recommendation = recommend(goal, cells, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
-    last = _last_question(goal, candidates, best, told) if is_sure else None
+    last = _last_question(goal, candidates, best, told, in_vain) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
     chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
     questions = tuple(candidates.question(index) for index in chosen)
@@ -93,10 +97,12 @@ def suggest(
     return Suggestion(questions, reasons, recommendation, is_sure and last is None)
 
 
-def _last_question(goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told) -> int | None:
+def _last_question(
+    goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told, in_vain: Sequence[Question]
+) -> int | None:
     """The place of what is still to be asked where the recommendation is expected to be good enough; None: nothing."""
     confirming = candidates.confirming(goal, *best, told)
-    return candidates.contrasting(goal, best[0], told) if confirming is None else confirming
+    return candidates.contrasting(goal, best[0], told, Asked.of(in_vain)) if confirming is None else confirming
 
 
 def _round(
