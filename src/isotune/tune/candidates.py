@@ -109,15 +109,15 @@ class Candidates:
         places = np.flatnonzero(is_other)
         return int(places[np.argmin(self.prices[places])]) if len(places) else None
 
-    def contrasting(self, goal: Goal, learning_rate: float, told: Told, in_vain: Asked) -> int | None:
+    def contrasting(self, goal: Goal, learning_rate: float, told: Told, unanswered: Asked) -> int | None:
         """The place of the cheapest question that, beside a run with the recommended LR, would show what WD does: both
         of one seed and length, WD acts in one of them and hardly does in the other. None if there are two such runs, or
         one more cannot show it. Where all runs with that LR are short or have a low WD, none of them could refute that
         WD does nothing. What is pending, or was asked in vain, counts as run: it is not asked in another way."""
-        run, beyond = (
-            asked.some(asked.have(learning_rate) & (asked.tokens <= goal.tokens)) for asked in (told.trained, in_vain)
+        run, asked_before = (
+            some.some(some.have(learning_rate) & (some.tokens <= goal.tokens)) for some in (told.trained, unanswered)
         )
-        if _are_contrasts(goal, run, run).any() or _are_contrasts(goal, run, beyond).any():
+        if _are_contrasts(goal, run, run).any() or _are_contrasts(goal, run, asked_before).any():
             return None
         places = np.flatnonzero(self.asked.have(learning_rate))
         asked = self.asked.some(places)

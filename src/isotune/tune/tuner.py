@@ -82,13 +82,13 @@ def suggest(
     cells = promising(goal, belief, recommendable(goal, told))
     # A round of several looks with beliefs of its own, in which other rivals may have a chance.
     views = belief.views if count == 1 else {kernel.view for kernel in kernels_of(goal)}
-    in_vain = (*pending, *leave_out)
-    candidates = Candidates.of(goal, cells, belief, told, in_vain, prices, views)
+    unanswered = (*pending, *leave_out)
+    candidates = Candidates.of(goal, cells, belief, told, unanswered, prices, views)
     posterior = belief.at(candidates.places)
     recommendation = recommend(goal, cells, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
-    last = _last_question(goal, candidates, best, told, in_vain) if is_sure else None
+    last = _last_question(goal, candidates, best, told, unanswered) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
     chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
     questions = tuple(candidates.question(index) for index in chosen)
@@ -98,11 +98,11 @@ def suggest(
 
 
 def _last_question(
-    goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told, in_vain: Sequence[Question]
+    goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told, unanswered: Sequence[Question]
 ) -> int | None:
     """The place of what is still to be asked where the recommendation is expected to be good enough; None: nothing."""
     confirming = candidates.confirming(goal, *best, told)
-    return candidates.contrasting(goal, best[0], told, Asked.of(in_vain)) if confirming is None else confirming
+    return candidates.contrasting(goal, best[0], told, Asked.of(unanswered)) if confirming is None else confirming
 
 
 def _round(
