@@ -18,7 +18,7 @@ from isotune.tune.kernels import (
     seed_covariance,
     seed_variance,
 )
-from isotune.tune.observations import MAX_OBSERVATIONS, NOISE, Observations, with_noise
+from isotune.tune.observations import MAX_OBSERVATIONS, NOISE, Observations, _cells, with_noise
 
 RNG = np.random.default_rng(0)
 
@@ -105,6 +105,16 @@ def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     draws = mixed.draws(slice(None), np.random.default_rng(1).standard_normal((200_000, 4)))
     assert draws.mean(axis=0) == pytest.approx(mixed.mean, abs=3e-3)
     assert np.cov(draws.T) == pytest.approx(mixed.covariance(slice(None), slice(None)), rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [0, 3, 40, 90])
+def test_what_is_expected_is_the_mean_of_the_posterior(count):
+    seen, asked = Places.of(ALL, points(count)), Places.of(ALL, points(20))
+    belief = believe(ALL, Observations(seen.points, RNG.normal(0.4, 0.02, count), np.full(count, 0.003)))
+    assert belief.expected(asked) == pytest.approx(belief.at(asked).mean, abs=1e-9)
+    best = belief.likeliest()
+    assert best.rivals[0].weight == 1.0 and best.rivals[0].kernel in {rival.kernel for rival in belief.rivals}
+    assert best.expected(asked) == pytest.approx(best.at(asked).mean, abs=1e-9)
 
 
 @pytest.mark.parametrize("count", [3, 12, 40])
@@ -244,6 +254,13 @@ def test_a_short_run_says_less_than_a_long_one():
         c = both.covariance(slice(None), slice(None))
         left.append(c[0, 0] + c[1, 1] - 2 * c[0, 1])  # variance of the difference that is asked about
     assert left == sorted(left, reverse=True)
+
+
+def test_runs_of_one_cell_and_budget_are_found_as_numpy_finds_them():
+    seen = points(30)[RNG.integers(0, 30, 80)] + RNG.choice([0.0, 1e-9], (80, 5))
+    _, first, cell = np.unique(seen[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
+    found = _cells(seen)
+    assert found[0].tolist() == first.tolist() and found[1].tolist() == cell.ravel().tolist()
 
 
 def test_bad_losses_count_less_and_of_very_many_the_best_are_kept():

@@ -5,42 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from surfaces import TOKENS, TOKENS_PER_STEP, nano_like, round_bowl
+from surfaces import CELLS, GOAL, TOKENS, TOKENS_PER_STEP, nano_like, play, regret, round_bowl
 
 from isotune.errors import InputError
 from isotune.tune import Answer, Goal, Question, Space, make_rungs, mark_exploded, recommend_now, suggest
-from isotune.tune.candidates import ACTING_MEMORY, expected_gains
+from isotune.tune.candidates import expected_gains
+from isotune.tune.last import ACTING_MEMORY
 from isotune.tune.observations import MAX_NOISE, MAX_OBSERVATIONS, NOISE, NOISE_GROWTH, own_noise
 from isotune.tune.told import Told, not_hopeless, observations
 from isotune.tune.tuner import believe_answers
 
-CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -6) for wd in range(-8, 1))
-GOAL = Goal(
-    tokens=TOKENS, space=Space(only=CELLS), decay_tokens=131_072, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0025
-)
-
 
 def ask(surface, lr, wd, tokens=TOKENS):
     return Answer(Question(2.0**lr, 2.0**wd, tokens), surface(2.0**lr, 2.0**wd, tokens))
-
-
-def play(surface, goal=GOAL, most=60):
-    """(answers, suggestions) until the tuner is done."""
-    answers, suggestions = [], []
-    while len(answers) < most:
-        suggestion = suggest(goal, answers)
-        suggestions.append(suggestion)
-        if (suggestion.is_done and answers) or not suggestion.questions:
-            break
-        question = suggestion.questions[0]
-        loss = surface(question.learning_rate, question.weight_decay, question.tokens)
-        answers.append(Answer(question, loss, "finished" if math.isfinite(loss) else "diverged"))
-    return answers, suggestions
-
-
-def regret(surface, goal, recommendation):
-    losses = [surface(lr, wd, goal.tokens) for lr, wd in (2.0**goal.space.cells).tolist()]
-    return surface(recommendation.learning_rate, recommendation.weight_decay, goal.tokens) / min(losses) - 1
 
 
 def test_it_finds_the_best_cell_for_a_twentieth_of_the_grid():

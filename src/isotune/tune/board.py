@@ -12,6 +12,8 @@ from isotune.tune.belief import HELP_ODDS, INVARIANCE_ODDS, ROUGH_ODDS
 from isotune.tune.kernels import Kernel, Places, helped_kernel, invariant_kernel, plain_kernel, rough_kernel
 from isotune.tune.questions import Goal
 
+MAX_ON_BOARD = 400  # cells: the pairs of more take much memory
+
 
 @dataclass(frozen=True, eq=False)
 class Board:
@@ -44,10 +46,21 @@ class Board:
         return self.places.some(rows, views).with_seeds(all_seeds, departures)
 
 
+def board_of(goal: Goal, cells: np.ndarray) -> Board:
+    """One that has these cells, and is kept where the space is not very large."""
+    return whole_board(goal) if len(goal.space.cells) <= MAX_ON_BOARD else Board.of(goal, cells)
+
+
 @lru_cache(maxsize=8)
 def whole_board(goal: Goal) -> Board:
-    """Of all cells: for spaces that are not very large."""
+    """Of all cells."""
     return Board.of(goal, np.arange(len(goal.space.cells)))
+
+
+@lru_cache(maxsize=8)
+def target_places(goal: Goal) -> Places:
+    """Of all cells at the goal's budget, without seeds."""
+    return Places.of(kernels_of(goal), goal.targets(np.arange(len(goal.space.cells))))
 
 
 @lru_cache(maxsize=8)

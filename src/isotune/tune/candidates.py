@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotune.tune.belief import Belief, Posterior
-from isotune.tune.board import Board, whole_board
+from isotune.tune.belief import Posterior
+from isotune.tune.board import board_of
 from isotune.tune.kernels import NEW, Places
 from isotune.tune.observations import NOISE, own_noise, raised_noise
 from isotune.tune.questions import Goal, Prices, Question
 from isotune.tune.told import Asked, Told, not_hopeless
 
-MAX_CONSIDERED = 400  # cells
 NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
-ACTING_MEMORY = (0.15, 1.2)  # n at which WD has begun to act, and does not yet do harm in the tables
-CONTRAST = 4.0  # times the n of another run
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _HALF_OF_NODES = list(zip(_NODES[6:].tolist(), (_WEIGHTS[6:] / _WEIGHTS.sum()).tolist(), strict=True))
 
@@ -36,21 +33,20 @@ class Candidates:
     def of(
         goal: Goal,
         targets: np.ndarray,
-        belief: Belief,
+        cells: np.ndarray,
+        expected: np.ndarray,
         told: Told,
         leave_out: Sequence[Question],
         prices: Prices | None,
         views: Collection[str],
     ) -> Candidates:
-        """`views` are those in which the places will be looked at."""
+        """Of cells that may be asked (`askable`); `expected` are the log losses of all cells of the space, and
+        `views` those in which the places will be looked at."""
         left_out = Asked.of(leave_out)
         known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
         rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
-        cells = goal.space.distinct
-        cells = cells[not_hopeless(rates[cells], np.full(len(cells), budgets[0]), told)]
-        cells = promising(goal, belief, cells)
-        board = whole_board(goal) if _is_small(goal) else Board.of(goal, np.union1d(targets, cells))
-        cells, seeds = _cells_and_seeds(goal, belief, cells, known_seeds)
+        board = board_of(goal, np.union1d(targets, cells))
+        cells, seeds = _cells_and_seeds(goal, expected, cells, known_seeds)
         rungs = np.arange(len(cells) * len(budgets)) % len(budgets)
         cells, seeds, tokens = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), budgets[rungs]
         kept = not_hopeless(rates[cells], tokens, told)
@@ -84,6 +80,9 @@ class Candidates:
         learning_rate, weight_decay = self.asked.settings[index].tolist()
         return Question(learning_rate, weight_decay, self.asked.tokens[index].item(), self.asked.seeds[index].item())
 
+    def priced(self, index: int) -> tuple[Question, float]:
+        return self.question(index), self.prices[index].item()
+
     def next(self, posterior: Posterior, told: Told, chosen: Sequence[int], num_observed: int) -> int | None:
         """The place of the question to ask, None if none is left."""
         if len(chosen) == len(self):
@@ -93,40 +92,6 @@ class Candidates:
         if not chosen and len(told) and told.diverged.all():
             return self._lower(told)
         return self._best(posterior, chosen)
-
-    def confirming(self, goal: Goal, learning_rate: float, weight_decay: float, told: Told) -> int | None:
-        """The place of the cheapest question that would confirm the recommended LR, None if it needs none: two seeds,
-        or all that there are, were run with it, as long as any was. One lucky run, or an LR that nobody tried, can
-        look sure."""
-        runs = told.trained.some(told.trained.have(learning_rate) & (told.trained.tokens <= goal.tokens))
-        longest = runs.tokens.max(initial=0)
-        tried = set(runs.seeds[runs.tokens == longest].tolist())
-        if len(tried) >= min(2, len(goal.seeds)):
-            return None
-        is_other = self.asked.have(learning_rate, weight_decay) & (self.asked.tokens >= longest)
-        for seed in tried:
-            is_other &= self.asked.seeds != seed
-        places = np.flatnonzero(is_other)
-        return int(places[np.argmin(self.prices[places])]) if len(places) else None
-
-    def contrasting(self, goal: Goal, learning_rate: float, told: Told, unanswered: Asked) -> int | None:
-        """The place of the cheapest question that, beside a run with the recommended LR, would show what WD does: both
-        of one seed and length, WD acts in one of them and hardly does in the other. None if there are two such runs, or
-        one more cannot show it. Where all runs with that LR are short or have a low WD, none of them could refute that
-        WD does nothing. What is pending, or was asked in vain, counts as run: it is not asked in another way."""
-        run, asked_before = (
-            some.some(some.have(learning_rate) & (some.tokens <= goal.tokens)) for some in (told.trained, unanswered)
-        )
-        if _are_contrasts(goal, run, run).any() or _are_contrasts(goal, run, asked_before).any():
-            return None
-        places = np.flatnonzero(self.asked.have(learning_rate))
-        asked = self.asked.some(places)
-        shows = _are_contrasts(goal, asked, run).any(axis=1)
-        if not shows.any():
-            return None
-        far_from_middle = np.abs(np.log2(np.maximum(asked.memory(goal), 1e-9)) - np.mean(np.log2(ACTING_MEMORY)))
-        order = np.lexsort((far_from_middle[shows], self.prices[places[shows]]))
-        return int(places[shows][order[0]])
 
     def _first(self, posterior: Posterior) -> int:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
@@ -156,13 +121,11 @@ class Candidates:
         return raised_noise(self.points, posterior.mean[self.num_targets :], self.noise)
 
 
-def _are_contrasts(goal: Goal, first: Asked, second: Asked) -> np.ndarray:
-    """[first x second]: whether two runs show what WD does: equal seeds and lengths, in one it acts, in one it hardly
-    does."""
-    n, other = first.memory(goal)[:, None], second.memory(goal)
-    same = (first.tokens[:, None] == second.tokens) & (first.seeds[:, None] == second.seeds)
-    high, low = np.maximum(n, other), np.minimum(n, other)
-    return np.asarray(same & (high >= ACTING_MEMORY[0]) & (high <= ACTING_MEMORY[1]) & (CONTRAST * low <= high))
+def askable(goal: Goal, told: Told) -> np.ndarray:
+    """Cells of the space that may be asked for at some length, each place once."""
+    cells = goal.space.distinct
+    rates = goal.space.settings[cells, 0]
+    return np.asarray(cells[not_hopeless(rates, np.full(len(cells), goal.rungs[0]), told)])
 
 
 def _questions(asked: Asked) -> list[Question]:
@@ -190,7 +153,7 @@ def _were_asked(
 
 
 def _cells_and_seeds(
-    goal: Goal, belief: Belief, cells: np.ndarray, known_seeds: set[float]
+    goal: Goal, expected: np.ndarray, cells: np.ndarray, known_seeds: set[float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(cells, seeds): every cell with the first seed; the best ones also with the others that were asked, and with one
     more."""
@@ -199,39 +162,26 @@ def _cells_and_seeds(
     ][:1]
     if not others or not known_seeds:
         return cells, np.full(len(cells), goal.seeds[0])
-    best = np.argsort(belief.at(goal.targets(cells)).mean)[:NUM_REPEATED]
+    best = np.argsort(expected[cells])[:NUM_REPEATED]
     seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
     return np.concatenate([cells, np.tile(cells[best], len(others))]), seeds
-
-
-def promising(goal: Goal, belief: Belief, cells: np.ndarray) -> np.ndarray:
-    """Of very many cells those that are expected to be best, and those that may be: all pairs would take long."""
-    if _is_small(goal) or len(cells) <= MAX_CONSIDERED:
-        return cells
-    posterior = belief.at(goal.targets(cells))
-    expected = np.argsort(posterior.mean, kind="stable")[: MAX_CONSIDERED // 2]
-    possible = posterior.mean - 2 * posterior.deviation
-    possible[expected] = np.inf
-    return cells[np.sort([*expected, *np.argsort(possible, kind="stable")[: MAX_CONSIDERED // 2]])]
-
-
-def _is_small(goal: Goal) -> bool:
-    return len(goal.space.cells) <= MAX_CONSIDERED
 
 
 def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.ndarray = NOISE) -> np.ndarray:
     """By how much an answer at each later point lowers the lowest expected log loss of the targets, which come first:
     the knowledge gradient."""
-    targets, points = slice(0, num_targets), slice(num_targets, None)
-    mean = posterior.mean[targets]
+    points = slice(num_targets, None)
+    mean, deviation = posterior.mean[:num_targets], posterior.deviation[:num_targets]
     best = int(np.argmin(mean))
-    above = mean - mean[best]
+    # A target that no answer can move below the best is left out: nothing changes, and most are. First by what is known
+    # of both, since an answer cannot move them apart by more than that; then by how far the answers do.
+    targets = np.flatnonzero(mean - mean[best] <= _NODES[-1] * (deviation + deviation[best]))
+    above = mean[targets] - mean[best]
     # How far an answer that is one deviation higher than expected moves each target: [targets x points]. That it moves
     # all of them by something does not matter.
     move = posterior.covariance(targets, points)
-    move -= move[best].copy()
+    move -= move[np.searchsorted(targets, best)].copy()
     move /= np.hypot(posterior.deviation[points], noise)
-    # A target that no answer can move below the best is left out: nothing changes, and most are.
     reach = _NODES[-1] * np.maximum(move.max(axis=1, initial=0.0), -move.min(axis=1, initial=0.0))
     could_be_best = above <= reach
     # Single precision is enough for differences, and takes half of the time. The middle node moves nothing.

@@ -77,6 +77,10 @@ class Kernel:
         """At such a size of the bowl."""
         return _weights(self, size)
 
+    def coefficients(self, size: float) -> np.ndarray:
+        """Of the terms, before anything is observed, at such a size of the bowl."""
+        return _coefficients(self, size)
+
     def shared(self, first: Places, second: Places) -> Shared:
         """What the covariance of two sets of points is made of, for all kernels of this view and at any size."""
         first_view, second_view = first.views[self.view], second.views[self.view]
@@ -99,7 +103,7 @@ class Kernel:
 
 def expected_losses(rivals: Sequence[tuple[Kernel, float]], places: Places) -> np.ndarray:
     """[rivals x points]: the log losses before anything is observed, by kernels of one view and the bowl's size."""
-    coefficients = np.array([_coefficients(kernel, size) for kernel, size in rivals])
+    coefficients = np.array([kernel.coefficients(size) for kernel, size in rivals])
     return np.asarray(coefficients @ places.views[rivals[0][0].view].terms.T)
 
 
@@ -203,13 +207,18 @@ class Places:
         points[:, 4] = seeds
         return replace(self, points=points, departures=departures)
 
-    def shared(self, kernel: Kernel, first: slice, second: slice) -> Shared:
+    def shared(self, kernel: Kernel, first: Chosen, second: slice) -> Shared:
         """What a kernel makes of the covariance of two parts of these places."""
         known = self.departures.get(kernel.view)
-        if known is None or first.indices(len(self))[1] > len(known):
+        if known is None or _end(first, len(self)) > len(known):
             return kernel.shared(self.some(first), self.some(second))
         terms = self.views[kernel.view].terms
         return Shared(terms[first], terms[second], known[first, second])
+
+
+def _end(chosen: Chosen, length: int) -> int:
+    """One more than the last of what is chosen, of so many."""
+    return chosen.indices(length)[1] if isinstance(chosen, slice) else int(chosen.max(initial=-1)) + 1
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

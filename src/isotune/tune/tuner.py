@@ -21,9 +21,11 @@ from scipy import special
 
 from isotune.errors import InputError
 from isotune.tune.belief import Belief, Posterior, believe
-from isotune.tune.board import kernels_of
-from isotune.tune.candidates import Candidates, promising
+from isotune.tune.board import MAX_ON_BOARD, kernels_of, target_places
+from isotune.tune.candidates import Candidates, askable
+from isotune.tune.considered import considered
 from isotune.tune.kernels import HELPED, INVARIANT, ROUGH
+from isotune.tune.last import last_question
 from isotune.tune.observations import Observations, own_noise
 from isotune.tune.questions import Answer, Goal, Prices, Question
 from isotune.tune.reasons import why
@@ -79,36 +81,29 @@ def suggest(
     told = Told.of(answers)
     observed = _with_pending(goal, observations(goal, told), pending)
     belief = believe(kernels_of(goal), observed)
-    cells = promising(goal, belief, recommendable(goal, told))
+    possible, to_ask = recommendable(goal, told), askable(goal, told)
+    expected = belief.expected(target_places(goal))
+    targets = considered(goal, belief, possible, expected)
+    cells = targets if np.array_equal(possible, to_ask) else considered(goal, belief, to_ask, expected)
     # A round of several looks with beliefs of its own, in which other rivals may have a chance.
     views = belief.views if count == 1 else {kernel.view for kernel in kernels_of(goal)}
     unanswered = (*pending, *leave_out)
-    candidates = Candidates.of(goal, cells, belief, told, unanswered, prices, views)
+    candidates = Candidates.of(goal, targets, cells, expected, told, unanswered, prices, views)
     posterior = belief.at(candidates.places)
-    recommendation = recommend(goal, cells, posterior, random_seed)
+    recommendation = recommend(goal, possible, targets, expected, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
-    last = _last_question(goal, candidates, best, told, unanswered) if is_sure else None
+    last = last_question(goal, expected, best, told, unanswered, prices) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
     chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
-    questions = tuple(candidates.question(index) for index in chosen)
-    costs = candidates.prices[chosen].tolist()
-    reasons = tuple(why(one, goal, told, best, cost) for one, cost in zip(questions, costs, strict=True))
-    return Suggestion(questions, reasons, recommendation, is_sure and last is None)
-
-
-def _last_question(
-    goal: Goal, candidates: Candidates, best: tuple[float, float], told: Told, unanswered: Sequence[Question]
-) -> int | None:
-    """The place of what is still to be asked where the recommendation is expected to be good enough; None: nothing."""
-    confirming = candidates.confirming(goal, *best, told)
-    return candidates.contrasting(goal, best[0], told, Asked.of(unanswered)) if confirming is None else confirming
+    reasons = tuple(why(one, goal, told, best, price) for one, price in chosen)
+    return Suggestion(tuple(one for one, _ in chosen), reasons, recommendation, is_sure and last is None)
 
 
 def _round(
     goal: Goal, candidates: Candidates, posterior: Posterior, observed: Observations, told: Told, count: int
-) -> list[int]:
-    """The places of so many questions, or of those that are left; each as if those before came out as expected."""
+) -> list[tuple[Question, float]]:
+    """So many questions, or those that are left, with their prices; each as if those before came out as expected."""
     chosen: list[int] = []
     while (best := candidates.next(posterior, told, chosen, len(observed))) is not None:
         chosen.append(best)
@@ -116,28 +111,38 @@ def _round(
             break
         observed = _with_pending(goal, observed, [candidates.question(best)])
         posterior = believe(kernels_of(goal), observed).at(candidates.places)
-    return chosen
+    return [candidates.priced(place) for place in chosen]
 
 
 def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -> Recommendation:
     """What these answers recommend."""
     told = Told.of(answers)
     belief = believe(kernels_of(goal), observations(goal, told))
-    cells = promising(goal, belief, recommendable(goal, told))
-    return recommend(goal, cells, belief.at(goal.targets(cells)), random_seed)
+    possible = recommendable(goal, told)
+    expected = belief.expected(target_places(goal))
+    targets = considered(goal, belief, possible, expected)
+    return recommend(goal, possible, targets, expected, belief.at(target_places(goal).some(targets)), random_seed)
 
 
-def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: int = 0) -> Recommendation:
-    """The cell with the lowest expected loss; the posterior's first points are these of the space's cells."""
+def recommend(
+    goal: Goal,
+    possible: np.ndarray,
+    cells: np.ndarray,
+    expected: np.ndarray,
+    posterior: Posterior,
+    random_seed: int = 0,
+) -> Recommendation:
+    """Of these cells, which are the posterior's first points, the one with the lowest expected loss; as good may be all
+    that are possible, by the expected log losses of the space."""
     targets = slice(0, len(cells))
     mean = posterior.mean[targets]
     best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
-    draws = posterior.draws(targets, _normals(random_seed, len(cells)))
+    draws = posterior.draws(targets, _normals(goal, cells, random_seed))
     regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
-    others = np.flatnonzero(mean - mean[best] <= goal.tolerance)
-    others = others[np.argsort(mean[others])]
-    others = others[others != best]
+    others = possible[expected[possible] - mean[best] <= goal.tolerance]
+    others = others[np.argsort(expected[others])]
+    others = others[others != cells[best]]
     learning_rate, weight_decay = goal.space.settings[cells[best]].tolist()
     return Recommendation(
         learning_rate,
@@ -147,13 +152,19 @@ def recommend(goal: Goal, cells: np.ndarray, posterior: Posterior, random_seed: 
         float(regrets.mean()),
         max(_quantile(regrets, goal.level), float(regrets.mean())),  # rare large ones may have a mean above it
         goal.level,
-        tuple((lr, wd) for lr, wd in goal.space.settings[cells[others]].tolist()),
+        tuple((lr, wd) for lr, wd in goal.space.settings[others].tolist()),
         math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED, ROUGH),
     )
 
 
+def _normals(goal: Goal, cells: np.ndarray, random_seed: int) -> np.ndarray:
+    """[draws x cells]: the same for a cell throughout a tuning, but in a very large space."""
+    num_cells = len(goal.space.cells)
+    return _drawn(random_seed, num_cells)[:, cells] if num_cells <= MAX_ON_BOARD else _drawn(random_seed, len(cells))
+
+
 @lru_cache(maxsize=4)
-def _normals(random_seed: int, num_cells: int) -> np.ndarray:
+def _drawn(random_seed: int, num_cells: int) -> np.ndarray:
     """Kept, since drawing them takes longer than what is done with them."""
     return np.random.default_rng(random_seed).standard_normal((NUM_DRAWS, num_cells))
 
