@@ -9,12 +9,13 @@ import numpy as np
 
 from isotune.tune.belief import Posterior
 from isotune.tune.board import board_of
+from isotune.tune.considered import MAX_CONSIDERED
 from isotune.tune.kernels import NEW, Places
 from isotune.tune.observations import NOISE, own_noise, raised_noise
 from isotune.tune.questions import Goal, Prices, Question
 from isotune.tune.told import Asked, Told, not_hopeless
 
-NUM_REPEATED = 16  # cells that further seeds are considered for, those expected to be best
+NUM_REPEATED = 16  # cells that further seeds are considered for, the best; half as many in large spaces
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _HALF_OF_NODES = list(zip(_NODES[6:].tolist(), (_WEIGHTS[6:] / _WEIGHTS.sum()).tolist(), strict=True))
@@ -162,7 +163,8 @@ def _cells_and_seeds(
     ][:1]
     if not others or not known_seeds:
         return cells, np.full(len(cells), goal.seeds[0])
-    best = np.argsort(expected[cells])[:NUM_REPEATED]
+    number = NUM_REPEATED if len(goal.space.cells) <= MAX_CONSIDERED else NUM_REPEATED // 2
+    best = np.argsort(expected[cells])[:number]
     seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
     return np.concatenate([cells, np.tile(cells[best], len(others))]), seeds
 
