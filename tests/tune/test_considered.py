@@ -1,5 +1,6 @@
 """Large spaces: which of their cells are looked at, and that nothing is lost by it."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,27 +8,32 @@ import pytest
 from surfaces import GOAL, nano_like, play, regret, round_bowl
 
 from isotune.tune import Answer, Question, Space, recommend_now, suggest
+from isotune.tune.belief import believe
 from isotune.tune.board import MAX_ON_BOARD, target_places
+from isotune.tune.candidates import looked_at as questions_of
 from isotune.tune.considered import (
     MAX_CONSIDERED,
     NUM_EXPECTED,
     NUM_OF_MANY,
     NUM_POSSIBLE,
     NUM_SPREAD,
-    considered,
+    Outlook,
     spread,
 )
 from isotune.tune.last import ACTING_MEMORY, CONTRAST
-from isotune.tune.tuner import believe_answers
+from isotune.tune.told import Told, recommendable
+from isotune.tune.tuner import _normals, believe_answers
 
 LARGE = replace(GOAL, space=Space())
 VERY_LARGE = replace(GOAL, space=Space(learning_rate=(2.0**-20, 1.0)))
 
 
+def outlook_of(goal, answers):
+    return Outlook(goal, believe_answers(goal, answers))
+
+
 def looked_at(goal, answers):
-    belief = believe_answers(goal, answers)
-    expected = belief.expected(target_places(goal))
-    return considered(goal, belief, np.arange(len(goal.space.cells)), expected), expected
+    return outlook_of(goal, answers).considered(np.arange(len(goal.space.cells)))
 
 
 def answers_of(surface, goal, number):
@@ -38,15 +44,21 @@ def answers_of(surface, goal, number):
 
 def test_a_space_that_is_not_large_is_looked_at_as_a_whole():
     assert len(GOAL.space.cells) <= MAX_CONSIDERED
-    assert looked_at(GOAL, answers_of(nano_like, GOAL, 5))[0].tolist() == list(range(len(GOAL.space.cells)))
+    assert looked_at(GOAL, answers_of(nano_like, GOAL, 5)).tolist() == list(range(len(GOAL.space.cells)))
 
 
 @pytest.mark.parametrize("number", [0, 3, 30])
 def test_of_a_large_space_the_best_are_looked_at_and_some_all_over_it(number):
     assert MAX_CONSIDERED < len(LARGE.space.cells) <= MAX_ON_BOARD
-    cells, expected = looked_at(LARGE, answers_of(nano_like, LARGE, number))
-    assert len(set(cells.tolist())) == len(cells) <= NUM_SPREAD + NUM_EXPECTED + NUM_POSSIBLE
-    assert {*spread(LARGE).tolist(), *np.argsort(expected)[:NUM_EXPECTED].tolist()} <= set(cells.tolist())
+    outlook = outlook_of(LARGE, answers_of(nano_like, LARGE, number))
+    belief, places = outlook.belief, target_places(LARGE)
+    best = np.argsort(belief.at(places).mean, kind="stable")[:NUM_EXPECTED]
+    likeliest = max(belief.rivals, key=lambda rival: rival.weight)
+    alone = believe({likeliest.kernel: 1.0}, belief.observations, {likeliest.size: 1.0}, {likeliest.scatter: 1.0})
+    possible = belief.at(places).mean - alone.at(places).deviation
+    others = [cell for cell in np.argsort(possible, kind="stable").tolist() if cell not in best][:NUM_POSSIBLE]
+    expected = {*spread(LARGE).tolist(), *best.tolist(), *others}
+    assert outlook.considered(np.arange(len(places))).tolist() == sorted(expected)
 
 
 def test_no_cell_is_far_from_one_that_is_looked_at():
@@ -57,9 +69,46 @@ def test_no_cell_is_far_from_one_that_is_looked_at():
 
 
 def test_of_a_very_large_space_those_are_looked_at_that_are_or_may_be_best():
-    cells, expected = looked_at(VERY_LARGE, answers_of(nano_like, VERY_LARGE, 12))
-    assert len(VERY_LARGE.space.cells) > MAX_ON_BOARD and len(cells) == 2 * NUM_OF_MANY
-    assert set(np.argsort(expected)[:NUM_OF_MANY].tolist()) <= set(cells.tolist())
+    outlook = outlook_of(VERY_LARGE, answers_of(nano_like, VERY_LARGE, 12))
+    posterior = outlook.belief.at(target_places(VERY_LARGE))
+    cells = outlook.considered(np.arange(len(VERY_LARGE.space.cells)))
+    best = set(np.argsort(posterior.mean)[:NUM_OF_MANY].tolist())
+    order = np.argsort(posterior.mean - 2 * posterior.deviation).tolist()
+    others = [cell for cell in order if cell not in best][:NUM_OF_MANY]
+    assert len(VERY_LARGE.space.cells) > MAX_ON_BOARD and cells.tolist() == sorted({*best, *others})
+
+
+def test_cells_that_are_named_twice_take_no_places():
+    once = replace(LARGE, space=Space(learning_rate=(2.0**-11, 2.0**-8)))
+    twice = replace(LARGE, space=Space(only=tuple(map(tuple, once.space.settings.tolist())) * 2))
+    answers = answers_of(nano_like, once, 10)
+    assert len(once.space.cells) > MAX_CONSIDERED and len(twice.space.cells) <= MAX_ON_BOARD
+    assert looked_at(twice, answers).tolist() == looked_at(once, answers).tolist()
+    small = replace(GOAL, space=Space(only=GOAL.space.only * 2))
+    assert looked_at(small, []).tolist() == list(range(len(small.space.cells)))
+
+
+def test_a_large_space_with_one_rung_is_asked_to_its_last_cell():
+    goal = replace(LARGE, rungs=(LARGE.tokens,), space=Space(learning_rate=(2.0**-11, 2.0**-8)))
+    asked = set()
+    answers = []
+    while questions := suggest(goal, answers, count=8).questions:
+        answers += [Answer(one, nano_like(one.learning_rate, one.weight_decay, one.tokens)) for one in questions]
+        assert not asked & set(questions)
+        asked |= set(questions)
+    assert len(goal.space.cells) > MAX_CONSIDERED and len(asked) == len(goal.space.cells)
+
+
+def test_where_long_runs_diverge_what_is_recommended_may_be_asked():
+    """Rates that diverge in long runs may be asked in short ones, and would take the places of those that do not."""
+    short, long = LARGE.rungs[0], LARGE.tokens
+    answers = [Answer(Question(2.0**-7, 2.0**-4, long), math.nan, "diverged")]
+    for lr in (2.0**-13, 2.0**-10, 2.0**-8, 2.0**-6):
+        answers.append(Answer(Question(lr, 2.0**-4, short), 3.0 * lr**-0.05))
+    told = Told.of(answers)
+    outlook = Outlook(LARGE, believe_answers(LARGE, answers))
+    targets = outlook.considered(recommendable(LARGE, told))
+    assert set(targets.tolist()) <= set(questions_of(outlook, targets, told, ()).tolist())
 
 
 @pytest.mark.parametrize("surface", [nano_like, round_bowl])
@@ -79,7 +128,7 @@ def test_as_good_are_all_cells_expected_within_the_tolerance_looked_at_or_not():
     within = np.flatnonzero(expected <= np.log(best.loss) + goal.tolerance)
     settings = {tuple(pair) for pair in goal.space.settings[within].tolist()}
     assert {*best.as_good, (best.learning_rate, best.weight_decay)} == settings
-    assert not set(within.tolist()) <= set(looked_at(goal, answers)[0].tolist()), "some of them are not looked at"
+    assert not set(within.tolist()) <= set(looked_at(goal, answers).tolist()), "some of them are not looked at"
     assert suggest(goal, answers).recommendation.as_good == best.as_good
 
 
@@ -98,4 +147,24 @@ def test_every_weight_decay_of_the_recommended_rate_may_be_the_last_to_ask():
     assert ACTING_MEMORY[0] <= n <= ACTING_MEMORY[1]
     assert n >= CONTRAST * n / question.weight_decay * 2.0**-14
     cell = goal.space.find(np.log2([[question.learning_rate, question.weight_decay]]))
-    assert not np.isin(cell, looked_at(goal, answers)[0]).any()
+    assert not np.isin(cell, looked_at(goal, answers)).any()
+
+
+@pytest.mark.parametrize("best_log2_lr", [-12.0, -11.5, -11.0])
+def test_a_second_seed_is_asked_whichever_weight_decay_is_recommended(best_log2_lr):
+    """All WDs of the recommended LR may be even, and the one that was run the surest, though not the lowest."""
+    goal = replace(LARGE, seeds=(0, 1), tolerance=0.05)
+    wd = min(goal.space.settings[:, 1].tolist(), key=lambda one: abs(one - 2.0**-1.5))
+    answers = []
+    for lr in np.unique(goal.space.settings[:, 0]).tolist():
+        z = math.log2(1 + lr * wd * goal.tokens / goal.tokens_per_step)
+        loss = math.exp(0.4 + 0.009 * (math.log2(lr) - best_log2_lr - z / 3) ** 2)
+        answers.append(Answer(Question(lr, wd, goal.tokens), loss))
+    suggestion = suggest(goal, answers)
+    assert suggestion.recommendation.regret <= goal.tolerance
+    assert not suggestion.is_done and suggestion.questions[0].seed == 1
+
+
+def test_a_cell_has_the_same_draws_whichever_cells_are_looked_at():
+    some, more = np.array([3, 7, 80]), np.array([0, 3, 7, 79, 80])
+    assert _normals(LARGE, some, 0).tolist() == _normals(LARGE, more, 0)[:, [1, 2, 4]].tolist()

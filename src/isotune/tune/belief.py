@@ -123,9 +123,9 @@ class Belief:
         return replace(self, rivals=(replace(self.rivals[best], weight=1.0),), _solved=(self._solved[best],))
 
     @property
-    def views(self) -> set[str]:
-        """How the rivals see points."""
-        return {rival.kernel.view for rival in self.rivals}
+    def views(self) -> tuple[str, ...]:
+        """How the rivals see points, each once."""
+        return tuple(dict.fromkeys(rival.kernel.view for rival in self.rivals))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
-"""Every question that may still be asked, what each would cost, and by how much its answer would help."""
+"""Questions that may still be asked, what each would cost, and by how much its answer would help."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from isotune.tune.belief import Posterior
 from isotune.tune.board import board_of
-from isotune.tune.considered import MAX_CONSIDERED
+from isotune.tune.considered import Outlook, is_small
 from isotune.tune.kernels import NEW, Places
 from isotune.tune.observations import NOISE, own_noise, raised_noise
 from isotune.tune.questions import Goal, Prices, Question
@@ -23,10 +23,10 @@ _HALF_OF_NODES = list(zip(_NODES[6:].tolist(), (_WEIGHTS[6:] / _WEIGHTS.sum()).t
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every cell at every rung that may still be asked, with its price."""
+    """Some cells at every rung at which they may still be asked, with their prices."""
 
     asked: Asked
-    places: Places  # of the targets, which are the cells that may be recommended, and then of the questions
+    places: Places  # of the targets, one of which will be recommended, and then of the questions
     prices: np.ndarray
     noise: np.ndarray  # of each answer, by itself
 
@@ -35,26 +35,27 @@ class Candidates:
         goal: Goal,
         targets: np.ndarray,
         cells: np.ndarray,
-        expected: np.ndarray,
+        outlook: Outlook,
         told: Told,
         leave_out: Sequence[Question],
         prices: Prices | None,
-        views: Collection[str],
+        views: Iterable[str],
+        num_repeated: int | None = None,
     ) -> Candidates:
-        """Of cells that may be asked (`askable`); `expected` are the log losses of all cells of the space, and
-        `views` those in which the places will be looked at."""
+        """Of cells that may be asked (`askable`), so many of them with further seeds. `views` are those in which the
+        places will be looked at."""
         left_out = Asked.of(leave_out)
         known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
         rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
         board = board_of(goal, np.union1d(targets, cells))
-        cells, seeds = _cells_and_seeds(goal, expected, cells, known_seeds)
+        cells, seeds = _cells_and_seeds(goal, outlook, cells, known_seeds, num_repeated)
         rungs = np.arange(len(cells) * len(budgets)) % len(budgets)
         cells, seeds, tokens = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), budgets[rungs]
         kept = not_hopeless(rates[cells], tokens, told)
         kept &= ~_were_asked(goal, cells, rungs, seeds, (told.trained, left_out), {*known_seeds, *goal.seeds})
         cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
         asked = Asked(goal.space.settings[cells], goal.space.cells[cells], tokens, seeds)
-        listed = prices(_questions(asked)) if prices else tokens
+        listed = prices(_questions(asked)) if prices and len(asked) else tokens
         new_seeds = set(seeds.tolist()) - known_seeds - {goal.seeds[0]}
         for seed in new_seeds:
             seeds = np.where(seeds == seed, NEW, seeds)
@@ -129,6 +130,28 @@ def askable(goal: Goal, told: Told) -> np.ndarray:
     return np.asarray(cells[not_hopeless(rates, np.full(len(cells), goal.rungs[0]), told)])
 
 
+def looked_at(outlook: Outlook, targets: np.ndarray, told: Told, leave_out: Sequence[Question]) -> np.ndarray:
+    """The cells whose questions are weighed: of a large space the targets, some of all that may be asked, and some of
+    those that have a run left with the first seed, lest there be nothing to ask while most was not."""
+    goal = outlook.goal
+    cells = askable(goal, told)
+    if is_small(goal):
+        return cells
+    left = cells[_have_runs_left(goal, cells, told, Asked.of(leave_out))]
+    parts = [np.intersect1d(targets, cells), outlook.considered(cells), outlook.considered(left)]
+    return np.unique(np.concatenate(parts))
+
+
+def _have_runs_left(goal: Goal, cells: np.ndarray, told: Told, left_out: Asked) -> np.ndarray:
+    """Whether a cell may be asked with the first seed at some rung at which it was not."""
+    seed, num_rungs = goal.seeds[0], len(goal.rungs)
+    earlier = [asked.some(asked.seeds == seed) for asked in (told.trained, left_out)]
+    all_cells, rungs = cells.repeat(num_rungs), np.tile(np.arange(num_rungs), len(cells))
+    possible = not_hopeless(goal.space.settings[all_cells, 0], np.array(goal.rungs)[rungs], told)
+    possible &= ~_were_asked(goal, all_cells, rungs, np.full(len(all_cells), seed), earlier, {seed})
+    return np.asarray(possible.reshape(-1, num_rungs).any(axis=1))
+
+
 def _questions(asked: Asked) -> list[Question]:
     return list(map(Question, *asked.settings.T.tolist(), asked.tokens.tolist(), asked.seeds.tolist()))
 
@@ -154,7 +177,7 @@ def _were_asked(
 
 
 def _cells_and_seeds(
-    goal: Goal, expected: np.ndarray, cells: np.ndarray, known_seeds: set[float]
+    goal: Goal, outlook: Outlook, cells: np.ndarray, known_seeds: set[float], num_repeated: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(cells, seeds): every cell with the first seed; the best ones also with the others that were asked, and with one
     more."""
@@ -163,8 +186,9 @@ def _cells_and_seeds(
     ][:1]
     if not others or not known_seeds:
         return cells, np.full(len(cells), goal.seeds[0])
-    number = NUM_REPEATED if len(goal.space.cells) <= MAX_CONSIDERED else NUM_REPEATED // 2
-    best = np.argsort(expected[cells])[:number]
+    if num_repeated is None:
+        num_repeated = NUM_REPEATED if is_small(goal) else NUM_REPEATED // 2
+    best = np.argsort(outlook.expected[cells])[:num_repeated]
     seeds = np.concatenate([np.full(len(cells), goal.seeds[0]), np.repeat(others, len(best))])
     return np.concatenate([cells, np.tile(cells[best], len(others))]), seeds
 

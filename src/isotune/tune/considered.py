@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from isotune.tune.belief import Belief
 from isotune.tune.board import MAX_ON_BOARD, target_places
-from isotune.tune.kernels import Places
 from isotune.tune.questions import Goal
 
 MAX_CONSIDERED = 64  # a space of no more cells is looked at as a whole
 # Of a larger one: cells spread evenly over it, those that are expected to be best, and those that may be. On made
 # surfaces of 221 cells these do as well as all of them (docs/log.md).
-NUM_SPREAD, NUM_EXPECTED, NUM_POSSIBLE = 40, 12, 16
+NUM_SPREAD, NUM_EXPECTED, NUM_POSSIBLE = 40, 12, 8
 # Of a very large one, in which those spread over it would lie far off: so many of both others.
 NUM_OF_MANY = 200
 
 
-def considered(goal: Goal, belief: Belief, cells: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Those of these cells of the goal's space that are looked at, ascending; `expected` are the log losses of all
-    cells."""
-    num_cells, places = len(goal.space.cells), target_places(goal)
-    if num_cells > MAX_ON_BOARD:
-        return cells if len(cells) <= 2 * NUM_OF_MANY else _of_many(belief, places, cells, expected)
-    if num_cells <= MAX_CONSIDERED or len(cells) <= MAX_CONSIDERED:
-        return cells
-    possible = expected[cells] - belief.likeliest().at(places.some(cells)).deviation
-    chosen = np.isin(cells, spread(goal))
-    chosen[_lowest(expected[cells], NUM_EXPECTED)] = True
-    chosen[_lowest(possible, NUM_POSSIBLE)] = True
-    return cells[chosen]
+@dataclass(frozen=True)
+class Outlook:
+    """What a belief says of all cells of a space at the goal's budget."""
+
+    goal: Goal
+    belief: Belief
+
+    @cached_property
+    def expected(self) -> np.ndarray:
+        """Log losses."""
+        return self.belief.expected(target_places(self.goal))
+
+    @cached_property
+    def possible(self) -> np.ndarray:
+        """Log losses that would be good luck."""
+        places = target_places(self.goal)
+        if is_very_large(self.goal):
+            return self.expected - 2 * self.belief.at(places).deviation
+        return self.expected - self.belief.likeliest().at(places).deviation
+
+    def considered(self, cells: np.ndarray) -> np.ndarray:
+        """Those of these cells that are looked at, ascending and each place once."""
+        if is_small(self.goal):
+            return cells
+        cells = cells[np.isin(cells, self.goal.space.distinct)]
+        if is_very_large(self.goal):
+            chosen, num_expected, num_possible = np.zeros(len(cells), dtype=bool), NUM_OF_MANY, NUM_OF_MANY
+        else:
+            chosen, num_expected, num_possible = np.isin(cells, spread(self.goal)), NUM_EXPECTED, NUM_POSSIBLE
+        best = _lowest(self.expected[cells], num_expected)
+        possible = self.possible[cells]
+        possible[best] = np.inf  # these are there
+        chosen[best] = chosen[_lowest(possible, num_possible)] = True
+        return cells[chosen]
 
 
-def _of_many(belief: Belief, places: Places, cells: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    possible = expected[cells] - 2 * belief.at(places.some(cells)).deviation
-    best = _lowest(expected[cells], NUM_OF_MANY)
-    possible[best] = np.inf
-    return cells[np.sort([*best, *_lowest(possible, NUM_OF_MANY)])]
+def is_small(goal: Goal) -> bool:
+    return len(goal.space.distinct) <= MAX_CONSIDERED
+
+
+def is_very_large(goal: Goal) -> bool:
+    return len(goal.space.cells) > MAX_ON_BOARD
 
 
 def _lowest(values: np.ndarray, number: int) -> np.ndarray:

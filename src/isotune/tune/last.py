@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from isotune.tune.candidates import Candidates, askable
+from isotune.tune.considered import Outlook
 from isotune.tune.questions import Goal, Prices, Question
 from isotune.tune.told import Asked, Told, is_near
 
@@ -21,15 +22,15 @@ CONTRAST = 4.0  # times the n of another run
 
 
 def last_question(
-    goal: Goal,
-    expected: np.ndarray,
+    outlook: Outlook,
     best: tuple[float, float],
     told: Told,
     unanswered: Sequence[Question],
     prices: Prices | None,
 ) -> tuple[Question, float] | None:
     """The cheapest that is left to ask of the recommended LR, with its price; None: nothing. What is pending, or was
-    asked in vain, is not asked in another way. `expected` are the log losses of all cells of the space."""
+    asked in vain, is not asked in another way."""
+    goal = outlook.goal
     runs, asked_before = (
         some.some(some.have(best[0]) & (some.tokens <= goal.tokens)) for some in (told.trained, Asked.of(unanswered))
     )
@@ -39,7 +40,7 @@ def last_question(
         return None
     cells = askable(goal, told)
     cells = cells[is_near(goal.space.settings[cells, 0], best[0])]
-    left = Candidates.of(goal, cells[:0], cells, expected, told, unanswered, prices, views=())
+    left = Candidates.of(goal, cells[:0], cells, outlook, told, unanswered, prices, (), num_repeated=len(cells))
     place = None if is_confirmed else _confirming(left, best, runs)
     if place is None and not is_contrasted:
         place = _contrasting(goal, left, runs)

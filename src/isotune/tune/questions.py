@@ -70,7 +70,9 @@ class Answer:
         return self.question.packed + struct.pack("3d", loss, self.noise or 0.0, self.status == "read")
 
 
-Prices = Callable[[Sequence[Question]], Sequence[int]]  # missing tokens: what each answer would cost
+Prices = Callable[
+    [Sequence[Question]], Sequence[int]
+]  # missing tokens: what each answer would cost; asked for some at a time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,10 @@
 """Which run to ask for next, and what to recommend: a pure function of what is known.
 
-The belief gives the joint distribution of all losses. Of every question that could be asked (a cell at a budget) it is
-computed by how much the answer would lower the regret that is to be expected of the recommendation, E[min] before minus
-after (the knowledge gradient), and what it costs in tokens that are not trained yet. Among the questions with a fair
-part of the largest gain the cheapest gain per token is taken. It ends when the expected regret is below the tolerance
-and runs have confirmed the recommended LR: with two seeds where there are several, both as long as any run with it,
-since one lucky run can look sure; and with a WD that acts beside one that does not, where one more run can show that,
-since short runs say nothing of WD.
+The belief gives the joint distribution of all losses. Of every question that could be asked (a cell at a budget; in a
+large space, of the cells that are looked at) it is computed by how much the answer would lower the regret that is to be
+expected of the recommendation, E[min] before minus after (the knowledge gradient), and what it costs in tokens that are
+not trained yet. Among the questions with a fair part of the largest gain the cheapest gain per token is taken. It ends
+when the expected regret is below the tolerance and nothing is left that has to be asked before (last.py).
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from scipy import special
 from isotune.errors import InputError
 from isotune.tune.belief import Belief, Posterior, believe
 from isotune.tune.board import MAX_ON_BOARD, kernels_of, target_places
-from isotune.tune.candidates import Candidates, askable
-from isotune.tune.considered import considered
+from isotune.tune.candidates import Candidates, looked_at
+from isotune.tune.considered import Outlook
 from isotune.tune.kernels import HELPED, INVARIANT, ROUGH
 from isotune.tune.last import last_question
 from isotune.tune.observations import Observations, own_noise
@@ -81,19 +79,18 @@ def suggest(
     told = Told.of(answers)
     observed = _with_pending(goal, observations(goal, told), pending)
     belief = believe(kernels_of(goal), observed)
-    possible, to_ask = recommendable(goal, told), askable(goal, told)
-    expected = belief.expected(target_places(goal))
-    targets = considered(goal, belief, possible, expected)
-    cells = targets if np.array_equal(possible, to_ask) else considered(goal, belief, to_ask, expected)
+    outlook = Outlook(goal, belief)
+    possible, unanswered = recommendable(goal, told), (*pending, *leave_out)
+    targets = outlook.considered(possible)
+    cells = looked_at(outlook, targets, told, unanswered)
     # A round of several looks with beliefs of its own, in which other rivals may have a chance.
-    views = belief.views if count == 1 else {kernel.view for kernel in kernels_of(goal)}
-    unanswered = (*pending, *leave_out)
-    candidates = Candidates.of(goal, targets, cells, expected, told, unanswered, prices, views)
+    views = belief.views if count == 1 else tuple(dict.fromkeys(kernel.view for kernel in kernels_of(goal)))
+    candidates = Candidates.of(goal, targets, cells, outlook, told, unanswered, prices, views)
     posterior = belief.at(candidates.places)
-    recommendation = recommend(goal, possible, targets, expected, posterior, random_seed)
+    recommendation = recommend(outlook, possible, targets, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
-    last = last_question(goal, expected, best, told, unanswered, prices) if is_sure else None
+    last = last_question(outlook, best, told, unanswered, prices) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
     chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
     reasons = tuple(why(one, goal, told, best, price) for one, price in chosen)
@@ -119,21 +116,17 @@ def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -
     told = Told.of(answers)
     belief = believe(kernels_of(goal), observations(goal, told))
     possible = recommendable(goal, told)
-    expected = belief.expected(target_places(goal))
-    targets = considered(goal, belief, possible, expected)
-    return recommend(goal, possible, targets, expected, belief.at(target_places(goal).some(targets)), random_seed)
+    outlook = Outlook(goal, belief)
+    targets = outlook.considered(possible)
+    return recommend(outlook, possible, targets, belief.at(target_places(goal).some(targets)), random_seed)
 
 
 def recommend(
-    goal: Goal,
-    possible: np.ndarray,
-    cells: np.ndarray,
-    expected: np.ndarray,
-    posterior: Posterior,
-    random_seed: int = 0,
+    outlook: Outlook, possible: np.ndarray, cells: np.ndarray, posterior: Posterior, random_seed: int = 0
 ) -> Recommendation:
     """Of these cells, which are the posterior's first points, the one with the lowest expected loss; as good may be all
-    that are possible, by the expected log losses of the space."""
+    that are possible."""
+    goal, expected = outlook.goal, outlook.expected
     targets = slice(0, len(cells))
     mean = posterior.mean[targets]
     best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
