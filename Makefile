@@ -20,7 +20,7 @@ PARTS := isotune-without-readings:30,isotune-without-invariance:30,isotune-witho
 
 .PHONY: tune test check bench race prove docs clean
 
-# Some seven minutes on two cores: LR and WD of a language model of 133K parameters. The hours are for machines that are busy.
+# Some four minutes on two cores that are quiet: LR and WD of a language model of 133K parameters. The hours are for machines that are busy.
 tune: .venv/ready-train
 	$(BIN)/isotune tune --tolerance 0.05 --max-tokens 17.5M --max-hours 0.125 $(ARGS)
 
