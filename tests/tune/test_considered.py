@@ -25,7 +25,7 @@ from isotune.tune.told import Told, recommendable
 from isotune.tune.tuner import _normals, believe_answers
 
 LARGE = replace(GOAL, space=Space())
-VERY_LARGE = replace(GOAL, space=Space(learning_rate=(2.0**-20, 1.0)))
+VERY_LARGE = replace(GOAL, space=Space(learning_rate=(2.0**-20, 1.0), weight_decay=(2.0**-16, 1.0)))
 
 
 def outlook_of(goal, answers):
@@ -112,7 +112,7 @@ def test_where_long_runs_diverge_what_is_recommended_may_be_asked():
 
 
 @pytest.mark.parametrize("surface", [nano_like, round_bowl])
-@pytest.mark.parametrize("learning_rate", [(2.0**-13, 2.0**-6), (2.0**-9, 2.0**-2), (2.0**-16, 2.0**-9)])
+@pytest.mark.parametrize("learning_rate", [(2.0**-13, 2.0**-6), (2.0**-9, 2.0**-2), (2.0**-16, 2.0**-9), (1e-5, 0.1)])
 def test_the_best_cell_of_a_large_space_is_found(surface, learning_rate):
     goal = replace(LARGE, space=Space(learning_rate=learning_rate), tolerance=0.001)
     answers, suggestions = play(surface, goal, most=40)

@@ -12,7 +12,7 @@ from isotune.tune.belief import HELP_ODDS, INVARIANCE_ODDS, ROUGH_ODDS
 from isotune.tune.kernels import Kernel, Places, helped_kernel, invariant_kernel, plain_kernel, rough_kernel
 from isotune.tune.questions import Goal
 
-MAX_ON_BOARD = 400  # cells: the pairs of more take much memory
+MAX_ON_BOARD = 1024  # cells: the pairs of more take much memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def board_of(goal: Goal, cells: np.ndarray) -> Board:
     return whole_board(goal) if len(goal.space.cells) <= MAX_ON_BOARD else Board.of(goal, cells)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # one takes up to 80 MB
 def whole_board(goal: Goal) -> Board:
     """Of all cells."""
     return Board.of(goal, np.arange(len(goal.space.cells)))

@@ -13,7 +13,7 @@ from isotune.tune.questions import Goal
 
 MAX_CONSIDERED = 64  # a space of no more cells is looked at as a whole
 # Of a larger one: cells spread evenly over it, those that are expected to be best, and those that may be. On made
-# surfaces of 221 cells these do as well as all of them (docs/log.md).
+# surfaces of 221 cells these do as well as all of them, and of 729 cells as 400 of them (docs/log.md).
 NUM_SPREAD, NUM_EXPECTED, NUM_POSSIBLE = 40, 12, 8
 # Of a very large one, in which those spread over it would lie far off: so many of both others.
 NUM_OF_MANY = 200
