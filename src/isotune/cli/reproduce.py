@@ -188,7 +188,7 @@ def _require_corpora(prices: Sequence[_Price]) -> None:
         try:
             open_corpus(corpus)
         except InputError as error:
-            raise InputError(f"{error} (small32's is written by `python experiments/gcide.py`)") from None
+            raise InputError(f"{error} (small32's is written by `python experiments/dictionaries.py gcide`)") from None
 
 
 def _run(price: _Price, studies: Path, workers: int | None, stop: list[int]) -> None:
