@@ -20,7 +20,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from datetime import UTC, datetime
 from pathlib import Path
 
-from isotune.claims.sweeps import DESCRIPTIONS, SWEEPS
+from isotune.claims.sweeps import DESCRIPTIONS as CLAIM_TABLES
+from isotune.claims.sweeps import SMALL32, TableSweep
+from isotune.claims.sweeps import SWEEPS as CLAIM_SWEEPS
 from isotune.errors import InputError
 from isotune.recipe import format_tokens
 from isotune.runs import Study, export_table, merge_tables, read_table
@@ -29,6 +31,16 @@ from isotune.sweep.plan import make_plan
 
 HERE = Path(__file__).parent
 STUDIES, TABLES, RESULTS = Path("studies"), HERE.parent / "tables", HERE / "results"
+# No claim is judged on these: tuners are raced on them.
+RACE_SWEEPS = (
+    TableSweep("german48", "german48-grid", "german48", SMALL32),
+    TableSweep("german48", "german48-seeds", "german48", SMALL32),
+)
+SWEEPS = (*CLAIM_SWEEPS, *RACE_SWEEPS)
+DESCRIPTIONS = {
+    **CLAIM_TABLES,
+    "german48": "AdamW on an 80K-parameter byte-level decoder, a German-English dictionary: LR x WD at batch 16.",
+}
 
 
 def recipes_of(sweep):
