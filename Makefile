@@ -38,7 +38,9 @@ bench: .venv/ready-test
 # An hour or two of two cores, and many hours with ARGS=--afresh, which runs isotune's rivals again, too; kill and repeat it
 # as you like. A tuner that changed since the last call: ARGS="--again isotune".
 race: .venv/ready-race
-	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) $(ARGS)
+	$(RACE) --table german48 --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) $(ARGS)
+	$(RACE) --table german48 --scenario 16-seeds --seeds 200 --tuners $(SEED_RACERS) --add $(ARGS)
+	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) --add $(ARGS)
 	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB) --add $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table small32 --family "batch 4,batch 64" --scenario 16-seeds --seeds 200 --tuners $(SEED_RACERS) --add $(ARGS)
