@@ -40,6 +40,7 @@ bench: .venv/ready-test
 race: .venv/ready-race
 	$(RACE) --table german48 --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) $(ARGS)
 	$(RACE) --table german48 --scenario 16-seeds --seeds 200 --tuners $(SEED_RACERS) --add $(ARGS)
+	$(RACE) --table german48 --scenario lower-lrs,upper-lrs --seeds 100 --tuners $(RACERS) --add $(ARGS)
 	$(RACE) --table small32 --family "batch 4" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB),$(SLOW_RACERS) --add $(ARGS)
 	$(RACE) --table small32 --family "batch 64" --seeds 200 --tuners $(RACERS),$(PARTS),$(BOHB) --add $(ARGS)
 	$(RACE) --table nano --family "batch 4,batch 64" --seeds 20 --tuners $(RACERS) --add $(ARGS)

@@ -52,6 +52,7 @@ CONTROLS = re.compile(r"(shuffled-wd|shuffled-lr|made-round|made-between)(-\d+)?
 SET_TABLES = ("nano",)  # constants of the tuner were set on them
 VIEWED_TABLES = ("small32",)  # some were chosen with them in view (docs/log.md); all others were trained afterwards
 SEVERAL_SEEDS = "16-seeds"  # scenario of a grid with as many seeds in each cell
+OFF_CENTRE = ("lower-lrs", "upper-lrs")  # scenarios without a third of the LRs
 LEVEL, DRAWS, MIN_SEEDS = 0.9, 2000, 10
 READINGS = {  # of scores.py
     "first": "is within the target",
@@ -331,14 +332,16 @@ def _met_words(row: Row, goal: str) -> str:
 
 def _group(row: Row) -> tuple[int, str]:
     """Its place and title: tables that say most come first."""
-    if row["scenario"] not in ("real", SEVERAL_SEEDS):
-        return 6, "Surfaces made by a formula"
-    seeds = " with 16 seeds in each cell" if row["scenario"] == SEVERAL_SEEDS else ""
+    places = {"real": (0, ""), SEVERAL_SEEDS: (1, " with 16 seeds in each cell")}
+    places |= dict.fromkeys(OFF_CENTRE, (2, " without a third of their LRs"))
+    if row["scenario"] not in places:
+        return 9, "Surfaces made by a formula"
+    place, words = places[row["scenario"]]
     if row["table"] in SET_TABLES:
-        return 4 + bool(seeds), f"Tables{seeds} on which constants of the tuner were set"
+        return 6 + place, f"Tables{words} on which constants of the tuner were set"
     if row["table"] in VIEWED_TABLES:
-        return 2 + bool(seeds), f"Tables{seeds} that were in view when some constants were chosen"
-    return int(bool(seeds)), f"Tables{seeds} that were trained when the tuner was finished"
+        return 3 + place, f"Tables{words} that were in view when some constants were chosen"
+    return place, f"Tables{words} that were trained when the tuner was finished"
 
 
 def _totals(rows: Mapping[str, Sequence[Row]]) -> str:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -201,18 +202,27 @@ def table_landscapes(table: Table) -> dict[str, Landscape]:
 
 def relabelled(landscape: Landscape, order: np.ndarray, family: str) -> Landscape:
     """The same cells, where cell i now holds what cell order[i] held: for negative controls."""
-    taken = {
-        name: getattr(landscape, name)[order]
-        for name in ("losses", "memory", "trunk_ends", "has_diverged", "decay_ends")
-    }
-    taken["by_seed"] = {seed: losses[order] for seed, losses in landscape.by_seed.items()}
-    taken |= {"known_truths": landscape.truths[order], "known_rests": landscape.rests}
-    taken["noise_log2_lr"] = landscape.log2_lr[order]
     curves = tuple(
         _with_settings(landscape.curves[old], 2.0 ** landscape.log2_lr[new], 2.0 ** landscape.log2_wd[new])
         for new, old in enumerate(order)
     )
-    return replace(landscape, family=family, curves=curves, **taken)
+    moved = {"noise_log2_lr": landscape.log2_lr[order], "curves": curves}
+    return replace(landscape, family=family, **moved, **_held_by(landscape, order))
+
+
+def restricted(landscape: Landscape, cells: np.ndarray) -> Landscape:
+    """These cells alone, by number; their truth is what it was among all."""
+    settings = {"log2_lr": landscape.log2_lr[cells], "log2_wd": landscape.log2_wd[cells]}
+    curves = tuple(landscape.curves[cell] for cell in cells)
+    return replace(landscape, **settings, curves=curves, **_held_by(landscape, cells))
+
+
+def _held_by(landscape: Landscape, cells: np.ndarray) -> dict[str, Any]:
+    """What these cells hold, but for settings and curves."""
+    names = ("losses", "memory", "trunk_ends", "has_diverged", "decay_ends")
+    held: dict[str, Any] = {name: getattr(landscape, name)[cells] for name in names}
+    held["by_seed"] = {seed: losses[cells] for seed, losses in landscape.by_seed.items()}
+    return held | {"known_truths": landscape.truths[cells], "known_rests": landscape.rests}
 
 
 # From a table

@@ -4,6 +4,8 @@
     shuffled-wd    the table with its WDs in another order: what one WD tells of its neighbours is gone
     shuffled-lr    the same with its LRs
     shuffled-lr-2  the same in another order, up to shuffled-lr-6, and so for WDs: one order may suit anybody
+    lower-lrs      the table without the highest third of its LRs: the optimum is not in the middle of what is left
+    upper-lrs      the same without the lowest third
     16-seeds       the table, where the grid has 16 seeds in each cell, as many as isotune may ask for
     made-elr       a bowl in log2 ELR, nearly flat along it: the tuner's assumption holds
     made-lr        a bowl in log2 LR, nearly flat along WD
@@ -22,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from landscape import Landscape, relabelled, table_landscapes
+from landscape import Landscape, relabelled, restricted, table_landscapes
 
 from isotune.analyze.seed_noise import SeedNoise
 from isotune.errors import InputError
@@ -49,7 +51,8 @@ SHUFFLED = ("shuffled-wd", "shuffled-lr")
 ORDERS = {
     name if number == 0 else f"{name}-{number + 1}": (name, number) for name in SHUFFLED for number in range(NUM_ORDERS)
 }
-SCENARIOS = ("real", *ORDERS, SEVERAL_SEEDS, *DIRECTIONS)
+OFF_CENTRE = ("lower-lrs", "upper-lrs")
+SCENARIOS = ("real", *ORDERS, *OFF_CENTRE, SEVERAL_SEEDS, *DIRECTIONS)
 
 
 @cache
@@ -68,9 +71,19 @@ def landscapes(table: str, scenario: str = "real") -> dict[str, Landscape]:
             for name, landscape in real.items()
             if landscape.noise is not None
         }
+    if scenario in OFF_CENTRE:
+        return {name: off_centre(landscape, scenario == "lower-lrs") for name, landscape in real.items()}
     axis, order = ORDERS[scenario]
     shuffle = {"shuffled-wd": shuffled_wd, "shuffled-lr": shuffled_lr}[axis]
     return {name: shuffle(landscape, order) for name, landscape in real.items()}
+
+
+def off_centre(landscape: Landscape, are_lower: bool) -> Landscape:
+    """The lower, or the upper, two thirds of the LRs."""
+    levels = np.unique(landscape.log2_lr)
+    num_dropped = len(levels) // 3
+    kept = levels[: len(levels) - num_dropped] if are_lower else levels[num_dropped:]
+    return restricted(landscape, np.flatnonzero(np.isin(landscape.log2_lr, kept)))
 
 
 def shuffled_wd(landscape: Landscape, order: int = 0) -> Landscape:

@@ -14,7 +14,7 @@ from head_to_head import free_seeds, paired_ratios, ratio_interval, verdict_word
 from landscape import Landscape
 from race import Course, Heat, course_results, markdown
 from replay import Question, Replay, Spent
-from scenarios import DIRECTIONS, SEVERAL_SEEDS, landscapes, shuffled_wd
+from scenarios import DIRECTIONS, OFF_CENTRE, SEVERAL_SEEDS, landscapes, off_centre, shuffled_wd
 from scores import Path as TunerPath
 from scores import make_path, price_to_reach, price_to_settle, price_to_stay, regret_at, summarize
 
@@ -157,6 +157,21 @@ def test_shuffled_labels_hold_the_same_losses_in_another_place():
         assert np.array_equal(np.sort(shuffled.losses[here, 2]), np.sort(landscape.losses[here, 2]))
 
 
+def test_a_table_without_a_third_of_its_lrs_is_judged_by_the_truth_of_all():
+    whole = bowl_landscape()
+    lower, upper = off_centre(whole, are_lower=True), off_centre(whole, are_lower=False)
+    assert np.unique(lower.log2_lr).tolist() == [-12, -11, -10, -9]
+    assert np.unique(upper.log2_lr).tolist() == [-10, -9, -8, -7]
+    for part in (lower, upper):
+        kept = np.isin(LR, part.log2_lr)
+        assert np.array_equal(part.log2_wd, WD[kept]) and np.array_equal(part.truth(400), whole.truth(400)[kept])
+        assert part.grid_price(400) == 4 * 9 * 400
+        replay = Replay(part, 400)
+        assert replay.answer(Question(int(np.argmin(part.truth(400))), 400)) == pytest.approx(BOWL.min())
+        assert [float(curve.info.learning_rate) for curve in part.curves] == (2.0**part.log2_lr).tolist()
+    assert len({whole.fingerprint, lower.fingerprint, upper.fingerprint}) == 3
+
+
 @pytest.mark.parametrize("scenario", DIRECTIONS)
 def test_made_scenarios_have_their_minimum_inside_the_grid_and_drift(scenario):
     (landscape,) = landscapes("made", scenario).values()
@@ -262,6 +277,14 @@ def test_grids_of_several_seeds_stand_apart():
     assert [row["scenario"] for row in found["duels"]] == ["real"] * 3 + [SEVERAL_SEEDS] * 3
     text = head_to_head.head_to_head_text(found)
     assert text.index("### Tables that were in view") < text.index("### Tables with 16 seeds in each cell that were")
+
+
+def test_tables_without_some_lrs_stand_apart():
+    shares = {"isotune": 0.1, "random": 0.2}
+    found = head_to_head.head_to_head([raced(shares, scenario=name) for name in (*OFF_CENTRE, SEVERAL_SEEDS, "real")])
+    order = ["real", SEVERAL_SEEDS, *OFF_CENTRE]
+    assert list(dict.fromkeys(row["scenario"] for row in found["duels"])) == order
+    assert "### Tables without a third of their LRs that were in view" in head_to_head.head_to_head_text(found)
 
 
 def test_who_is_ahead_is_said_in_words():
