@@ -143,7 +143,7 @@ def test_without_a_recipe_the_default_one_is_tuned(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = tune("--max-tokens", 1, "--workers", 1)
     assert "nano-tune (batch size 4) for 1.38M tokens" in shown.stderr and "Round" not in shown.stderr
-    assert shown.returncode == 2 and "do not pay for a first round of 344K tokens" in shown.stderr
+    assert shown.returncode == 2 and "do not pay for a first run of 344K tokens" in shown.stderr
     assert not Path("studies").exists(), "nothing was trained"
 
 

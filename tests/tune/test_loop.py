@@ -98,6 +98,36 @@ def test_limits_hold():
     assert tuned.stopped == "interrupted" and tuned.num_rounds == 0
 
 
+class ManyWorkers(FunctionObjective):
+    def __init__(self, train, num_parallel):
+        super().__init__(train)
+        self.num_parallel = num_parallel
+
+
+@pytest.mark.parametrize("num_parallel", [8, 32])
+def test_of_a_large_round_what_the_limit_pays_for_is_asked(num_parallel):
+    goal = Goal(tokens=TOKENS, space=GOAL.space, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0001)
+    objective, limit, rounds = ManyWorkers(nano_like, num_parallel), 4 * TOKENS, []
+    tuned = tune(objective, goal, limits=Limits(max_tokens=limit), on_round=rounds.append)
+    assert tuned.stopped == "max_tokens" and limit - TOKENS < tuned.spent_tokens <= limit
+    for asked in rounds:
+        assert len(asked.prices) == len(asked.suggestion.questions) == len(asked.suggestion.reasons)
+        assert asked.spent_tokens + sum(asked.prices) <= limit
+    assert min(len(asked.prices) for asked in rounds) < num_parallel
+    assert [entry.question for entry in objective.entries] == [
+        question for asked in rounds for question in asked.suggestion.questions
+    ]
+
+
+def test_of_a_large_round_what_the_hours_pay_for_is_asked():
+    # A token takes a second. Each question of a round is one run more, however many are answered at once.
+    objective, hours = ManyWorkers(nano_like, 8), 5 * TOKENS / 3600
+    goal = Goal(tokens=TOKENS, space=GOAL.space, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0001)
+    tuned = tune(objective, goal, limits=Limits(max_hours=hours), clock=lambda: float(objective.spent_tokens()))
+    first = sum(entry.question.tokens for entry in objective.entries[:8])
+    assert tuned.stopped == "max_hours" and 4 * TOKENS < tuned.spent_tokens <= max(first, 5 * TOKENS)
+
+
 def test_what_earlier_calls_spent_counts_against_the_limit(tmp_path):
     limits, journal = Limits(max_tokens=TOKENS), tmp_path / "answers.jsonl"
     whole = tune(FunctionObjective(nano_like, journal), GOAL, limits=limits)

@@ -157,10 +157,8 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
         raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuning.last_failure()}): mend that first")
     answers = mark_exploded(tuning.objective.answers())
     if not answers and not stop:
-        price = format_tokens(sum(tuned.more.prices))
-        raise InputError(
-            f"the limits do not pay for a first round of {price} tokens: raise --max-tokens or --max-hours"
-        )
+        price = format_tokens(min(tuned.more.prices))
+        raise InputError(f"the limits do not pay for a first run of {price} tokens: raise --max-tokens or --max-hours")
     has_finished = not all(answer.has_diverged for answer in answers)
     if not has_finished and stop:
         click.echo("isotune: stopped before a run had finished: repeat the same command to continue", err=True)

@@ -124,23 +124,25 @@ def tune(
             count=objective.num_parallel,
             leave_out=tuple(unanswered),
         )
-        spent = objective.spent_tokens()
+        spent, seconds = objective.spent_tokens(), clock() - began
         num_finished = sum(not answer.has_diverged for answer in answers)
         prices = tuple(objective.prices(suggestion.questions))
-        asked = Round(rounds + 1, suggestion, prices, spent, num_finished)
-        stopped = _reason_to_stop(
-            asked, bool(answers), failures - forgiven, clock() - began, spent - before, limits or Limits(), should_stop
-        )
+        tokens_left, limit = _tokens_left(limits or Limits(), spent, spent - before, seconds)
+        asked = _affordable(Round(rounds + 1, suggestion, prices, spent, num_finished), tokens_left)
+        stopped = _reason_to_stop(asked, bool(answers), failures - forgiven, should_stop)
+        if stopped is None and sum(asked.prices) > tokens_left:
+            stopped = limit
         if stopped is not None:
             break
         rounds += 1
         on_round(asked)
-        objective.ask(suggestion.questions)
+        questions = asked.suggestion.questions
+        objective.ask(questions)
         if should_stop():  # what was interrupted has not failed
             continue
         known = {answer.question for answer in objective.answers()}
-        failed = [question for question in suggestion.questions if question not in known]
-        if len(failed) < len(suggestion.questions):
+        failed = [question for question in questions if question not in known]
+        if len(failed) < len(questions):
             failures = forgiven = 0
         failures += len(failed)
         unanswered.update(dict.fromkeys(failed))
@@ -251,16 +253,39 @@ def _place(question: Question) -> tuple[float, float, int, int]:
     return question.learning_rate, question.weight_decay, question.tokens, question.seed
 
 
+def _tokens_left(limits: Limits, spent: int, spent_now: int, seconds: float) -> tuple[float, Stopped]:
+    """What may still be trained, and which limit says so.
+
+    What would end too late is not begun; how long it takes is told by what this call has trained.
+    """
+    left: dict[Stopped, float] = {"max_tokens": math.inf if limits.max_tokens is None else limits.max_tokens - spent}
+    if limits.max_hours is not None:
+        seconds_left = 3600 * limits.max_hours - seconds
+        left["max_hours"] = seconds_left * spent_now / seconds if spent_now else math.copysign(math.inf, seconds_left)
+    limit = min(left, key=left.__getitem__)
+    return left[limit], limit
+
+
+def _affordable(asked: Round, tokens_left: float) -> Round:
+    """The round without the questions that it cannot pay for; as it is, if that leaves none."""
+    kept, price = list[int](), 0
+    for index, its in enumerate(asked.prices):
+        if price + its <= tokens_left:
+            kept.append(index)
+            price += its
+    if not kept or len(kept) == len(asked.prices):
+        return asked
+    questions, reasons, prices = (
+        tuple(values[index] for index in kept)
+        for values in (asked.suggestion.questions, asked.suggestion.reasons, asked.prices)
+    )
+    return replace(asked, suggestion=replace(asked.suggestion, questions=questions, reasons=reasons), prices=prices)
+
+
 def _reason_to_stop(
-    asked: Round,
-    has_answers: bool,
-    num_failures: int,
-    seconds: float,
-    spent_now: int,
-    limits: Limits,
-    should_stop: Callable[[], bool],
+    asked: Round, has_answers: bool, num_failures: int, should_stop: Callable[[], bool]
 ) -> Stopped | None:
-    price = sum(asked.prices)
+    """Why to end, the limits apart."""
     if should_stop():
         return "interrupted"
     if num_failures >= PATIENCE and not has_answers:
@@ -271,10 +296,4 @@ def _reason_to_stop(
         return "good enough"
     if not asked.suggestion.questions:
         return "nothing left to ask" if asked.num_finished else "all diverged" if has_answers else "no answers"
-    if limits.max_tokens is not None and asked.spent_tokens + price > limits.max_tokens:
-        return "max_tokens"
-    # A round that would end too late is not begun; what it takes is told by those before it.
-    expected = seconds * price / spent_now if spent_now else 0.0
-    if limits.max_hours is not None and seconds + expected > 3600 * limits.max_hours:
-        return "max_hours"
     return None
