@@ -1,6 +1,7 @@
 """Any command as an objective: a script that shares no code with us, with failing, hanging and diverging settings."""
 
 import doctest
+import errno
 import json
 import math
 import os
@@ -15,7 +16,8 @@ import pytest
 
 from isotune.errors import InputError
 from isotune.objectives import placeholders
-from isotune.objectives.command import CommandObjective, _is_running, _read_metrics
+from isotune.objectives.command import CommandObjective, _read_metrics
+from isotune.objectives.keeper import _is_running
 from isotune.tune import Goal, Question, Space, tune
 
 SCRIPT = Path(__file__).parent / "lonely_trainer.py"
@@ -150,6 +152,44 @@ def test_what_outlives_its_command_is_ended_before_the_metrics_are_read(tmp_path
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
     assert entry.status == ("failed" if code else "finished") and entry.reached_tokens == TOKENS
+
+
+LAUNCHER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]], start_new_session=True)
+time.sleep(float(sys.argv[3]))
+"""
+LAUNCHED = """
+import os, pathlib, signal, sys, time
+path = pathlib.Path(sys.argv[1], "signals")
+signal.signal(signal.SIGTERM, lambda *_: path.open("a").write("asked to end\\n"))
+pathlib.Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+until = time.monotonic() + 120
+while time.monotonic() < until and not path.exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("lasts", [2, 120])
+def test_workers_in_sessions_of_their_own_end_with_their_command(tmp_path, lasts):
+    # As torchrun starts them; the launcher ends before its worker, or is killed.
+    launcher, worker = tmp_path / "launcher.py", tmp_path / "worker.py"
+    launcher.write_text(LAUNCHER)
+    worker.write_text(LAUNCHED)
+    command = f"{sys.executable} {launcher} {worker} {{out}} {lasts} {{learning_rate}} {{weight_decay}} {{tokens}}"
+    objective = make(tmp_path / "study", command=command, timeout_hours=4.0 / 3600)
+    bystander = subprocess.Popen(["sleep", "120"], start_new_session=True)
+    objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+    (entry,) = objective.entries
+    pid = int((Path(entry.out) / "pid").read_text())
+    try:
+        assert not is_alive(pid) and bystander.poll() is None
+        assert (Path(entry.out) / "signals").read_text() == "asked to end\n", "once"
+    finally:
+        bystander.kill()
+        bystander.wait()
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_nobody_waits_for_the_dead_of_a_command_that_their_parents_do_not_ask_for():
@@ -306,6 +346,33 @@ def test_a_folder_answers_for_one_command_only(tmp_path):
             make(tmp_path, **changes)
 
 
+def test_a_command_may_be_mended_as_long_as_it_has_no_answer(tmp_path):
+    question = Question(2.0**-10, 0.5, TOKENS)
+    wrong = COMMAND.replace(sys.executable, "PATH=x python")
+    with pytest.raises(InputError, match="cannot be started.*no shell.*env NAME=value"):
+        make(tmp_path, command=wrong).ask([question])
+    failing = make(tmp_path, command="false {out} {learning_rate} {weight_decay} {tokens}")
+    failing.ask([question])
+    assert failing.failed() == [question]
+    mended = make(tmp_path)
+    mended.ask([question])
+    assert len(mended.answers()) == 1
+    assert json.loads((tmp_path / "command.json").read_text())["command"] == COMMAND
+    with pytest.raises(InputError, match="another --command"):
+        make(tmp_path, command=wrong)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_where_files_cannot_be_locked_a_command_is_tuned_all_the_same(tmp_path, monkeypatch, number):
+    def flock(file, how):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    objective = make(tmp_path)
+    objective.ask([Question(2.0**-10, 0.5, TOKENS)])
+    assert len(objective.answers()) == 1
+
+
 def test_a_command_does_not_begin_in_the_study_of_a_recipe(tmp_path):
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(InputError, match=f"{tmp_path} is the study of a recipe.*give another --study"):
@@ -329,14 +396,16 @@ TUNING = """
 import sys
 from isotune.objectives.command import CommandObjective
 from isotune.tune import Question
-command = "sh -c 'sleep 300 & echo $! > {out}/pid; wait' {learning_rate} {weight_decay} {tokens}"
+command = sys.argv[2] + " {learning_rate} {weight_decay} {tokens}"
 objective = CommandObjective(command, sys.argv[1], metrics="{out}/metrics.jsonl", weight_decay_convention="coupled")
 objective.ask([Question(2.0**-10, 0.5, 1000)])
 """
 
 
-def test_a_killed_tuning_leaves_no_command_running(tmp_path):
-    tuning = subprocess.Popen([sys.executable, "-c", TUNING, str(tmp_path)])
+@pytest.mark.parametrize("session", ["", "setsid "])
+def test_a_killed_tuning_leaves_no_command_running(tmp_path, session):
+    sleeper = f"sh -c '{session}sleep 300 & echo $! > {{out}}/pid; wait'"
+    tuning = subprocess.Popen([sys.executable, "-c", TUNING, str(tmp_path), sleeper])
     wait_until(lambda: any(path.read_text().strip() for path in tmp_path.glob("runs/*/pid")))
     time.sleep(1.0)  # on a busy machine a command may be faster than the word of it to its keeper
     tuning.kill()

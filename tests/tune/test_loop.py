@@ -75,9 +75,16 @@ def test_a_torn_last_line_is_dropped_and_damage_elsewhere_is_said(tmp_path):
     assert len(again.entries) == len(lines)
     again.add(again.entries[0])
     assert len(Journal(path).entries) == len(lines) + 1
-    path.write_text("nonsense\n" + "".join(lines))
-    with pytest.raises(InputError, match="line 1"):
-        Journal(path)
+    whole = "".join(lines)
+    for damaged, number in (
+        ("nonsense\n" + whole, 1),
+        (whole + lines[0].replace('"format": 1', '"format": 99'), len(lines) + 1),
+        (whole + lines[0].replace('"finished"', '"thriving"'), len(lines) + 1),
+        (whole + "nonsense\n", len(lines) + 1),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(InputError, match=f"line {number} cannot be read by this version"):
+            Journal(path)
 
 
 def test_limits_hold():

@@ -15,8 +15,6 @@ import contextlib
 import fcntl
 import json
 import math
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +24,7 @@ from typing import Any, Literal
 
 from isotune.errors import InputError
 from isotune.objectives.journal import NOT_POSITIVE, Entry, Journal
-from isotune.objectives.keeper import Keeper
+from isotune.objectives.keeper import Keeper, Processes, end_runs, marked, new_mark
 from isotune.objectives.placeholders import (
     Value,
     fill_words,
@@ -42,7 +40,6 @@ from isotune.tune.readings import Trunk
 
 NEEDED = ("learning_rate", "weight_decay", "tokens", "out")
 POLL_SECONDS = 0.1
-KILL_SECONDS = 10.0  # between asking a command to end and making it
 REACHED = 0.98  # of the tokens that were asked for: a run that ends before has not answered
 # Nor has one that ends beyond this. Trainers may end with a step or an evaluation, which in a short run is a large part
 # of it; the lengths that are asked for lie an octave apart, so that none is taken for another.
@@ -104,9 +101,9 @@ class CommandObjective:
         return []
 
     def ask(self, questions: Sequence[Question]) -> None:
-        self._note_what_is_asked()
         waiting, running = list(questions), list[_Run]()
         with _alone(self.folder), Keeper() as keeper:
+            self._note_what_is_asked()
             try:
                 while waiting or running:
                     while waiting and len(running) < self.num_parallel and not self._should_stop():
@@ -133,7 +130,8 @@ class CommandObjective:
         }
 
     def _require_same(self) -> None:
-        """Refuses a folder whose answers are those of something else; one without a note is taken to be ours."""
+        """Refuses a folder whose answers are those of something else; one without a note is taken to be ours, and so is
+        one without an answer: what was asked there has been mended."""
         if (self.folder / "study.json").exists():
             raise InputError(f"{self.folder} is the study of a recipe, not of a command: give another --study")
         noted = self._noted()
@@ -143,19 +141,19 @@ class CommandObjective:
                 raise InputError(
                     f"{self.folder} was begun with another --{option} ({show(before)}): give another --study"
                 )
-        if self._journal.entries:
+        if self._journal.answers():
             self._note_what_is_asked()
 
     def _note_what_is_asked(self) -> None:
         noted = self._noted()
         known = {option: value for option, value in self._definition().items() if value is not None}
         if not known.keys() <= noted.keys():
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "command.json", {"format": FORMAT} | known | noted)
 
     def _noted(self) -> dict[str, Any]:
+        """What the answers were answers to; nothing as long as there is none."""
         path = self.folder / "command.json"
-        return read_json(path, "give another --study") if path.exists() else {}
+        return read_json(path, "give another --study") if path.exists() and self._journal.answers() else {}
 
     # Runs
 
@@ -170,17 +168,26 @@ class CommandObjective:
         resumed_tokens = 0 if resumed is None else resumed.question.tokens
         write_json(out / NOTE, {"format": FORMAT} | asdict(question) | {"resumed_tokens": resumed_tokens})
         values = self._values(question, out, "" if resumed is None else str(self._folder_of(resumed)))
-        words = fill_words(self.command, values)
+        words, mark = fill_words(self.command, values), new_mark()
         try:
             with open(out / "log.txt", "ab") as log:
                 process = subprocess.Popen(
-                    words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+                    words,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=marked(mark),
                 )
         except OSError as error:
-            raise InputError(f"{words[0]} cannot be started ({error.strerror}): check --command") from None
-        keeper.add(process.pid)
+            raise InputError(
+                f"{words[0]} cannot be started ({error.strerror}): check --command, which no shell reads: write "
+                "env NAME=value before it to set a variable, or sh -c '...' around it"
+            ) from None
+        run = Processes(process.pid, mark)
+        keeper.add(run)
         metrics = Path(self.metrics.format(**values))
-        return _Run(question, out, metrics, resumed_tokens, process, keeper, time.monotonic())
+        return _Run(question, out, metrics, resumed_tokens, process, run, keeper, time.monotonic())
 
     def _values(self, question: Question, out: Path, resume: str = "") -> dict[str, Value]:
         decay = question.weight_decay
@@ -194,7 +201,7 @@ class CommandObjective:
         if return_code is None and seconds <= self._timeout:
             return False
         run.kill()  # a launcher may end before its workers; before the metrics are read, which they may still write
-        run.keeper.remove(run.process.pid)
+        run.keeper.remove(run.processes)
         entry = self._settle(run, return_code, _read_metrics(run.metrics, self.loss), seconds)
         noted = replace(entry, seconds=seconds, out=str(run.out), resumed_tokens=run.resumed_tokens)
         self._journal.add(noted)
@@ -270,50 +277,28 @@ class _Run:
     metrics: Path
     resumed_tokens: int  # of the run that it continues
     process: subprocess.Popen[bytes]
+    processes: Processes
     keeper: Keeper
     began: float
 
     def kill(self) -> None:
         """Ends the command and all that it started, also where that lives longer than the command itself."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            end = time.monotonic() + KILL_SECONDS
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
-                while time.monotonic() < end:
-                    self.process.poll()  # a dead command is a member of its group until somebody asks for it
-                    if not _is_running(self.process.pid):
-                        break
-                    time.sleep(POLL_SECONDS)
+        end_runs([self.processes], self.process.poll)  # a dead command is in its group until somebody asks for it
         self.process.wait()
-
-
-def _is_running(process_group: int) -> bool:
-    """Whether any process of the group still runs. The dead stay members until their parents ask for them, which some
-    parents never do, such as the first process of many containers: nobody needs to wait for those."""
-    try:
-        os.killpg(process_group, 0)
-    except ProcessLookupError:
-        return False
-    members = [state for state, group in _states_and_groups() if group == process_group]
-    return not members or any(state != "Z" for state in members)
-
-
-def _states_and_groups() -> Iterator[tuple[str, int]]:
-    """Of all processes, where the system tells."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
-            state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
-            yield state, int(group)
 
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Holds the folder against other tunings, which would train the same runs; a death lets go of it."""
+    """Holds the folder against other tunings, which would train the same runs; a death lets go of it. Where the file
+    system knows no locks nothing is held."""
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise InputError(f"another tuning works in {folder}: wait for it to end, or give another --study") from None
+        except OSError:
+            pass
         yield
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from isotune.errors import InputError
 from isotune.tune.questions import Answer, Question
@@ -105,6 +105,8 @@ def _read(path: Path) -> Iterator[Entry]:
             continue
         try:
             value = json.loads(line)
+            if value["format"] != FORMAT or value["status"] not in get_args(Ending):
+                raise ValueError
             yield Entry(
                 Question(
                     float(value["learning_rate"]),
@@ -121,10 +123,10 @@ def _read(path: Path) -> Iterator[Entry]:
                 None if value.get("reached_tokens") is None else int(value["reached_tokens"]),
             )
         except (ValueError, KeyError, TypeError):
-            if number >= len(lines) - 1:  # torn by a kill
+            if number == len(lines):  # torn by a kill: it has no end
                 continue
             raise InputError(
-                f"{path} line {number} cannot be read: delete that line, its run will be repeated"
+                f"{path} line {number} cannot be read by this version: delete that line, its run will be repeated"
             ) from None
 
 

@@ -1,7 +1,10 @@
-"""Ends the runs of a tuning that was itself ended by force (kill -9, no memory), which cannot do so any more.
+"""Ends runs with all that they started; also those of a tuning that was itself ended by force (kill -9, no memory).
 
-A process of its own listens to the tuning; when the tuning is gone, the pipe between them closes, and the runs that
-were under way are ended with all that they started. It runs this file, which therefore imports nothing of isotune.
+What a command starts belongs to its process group, or carries its mark in the environment: torchrun, for one, gives its
+workers sessions of their own. The mark is looked for where the system shows environments (/proc).
+
+For the second case a process of its own listens to the tuning; when the tuning is gone, the pipe between them closes,
+and the runs that were under way are ended. It runs this file, which therefore imports nothing of isotune.
 """
 
 from __future__ import annotations
@@ -12,20 +15,102 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
+MARK = "ISOTUNE_RUN"  # variable in the environment of a run, and of all that it starts
 PATIENCE_SECONDS = 10.0  # between asking runs to end and making them
 POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Those of a run: its process group, and whatever carries its mark."""
+
+    group: int
+    mark: str
+
+
+def new_mark() -> str:
+    return uuid.uuid4().hex
+
+
+def marked(mark: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment to start a run in."""
+    return {**environment, MARK: mark}
+
+
+def end_runs(runs: Collection[Processes], look: Callable[[], object] = lambda: None) -> None:
+    """Asks all processes of the runs to end, and makes them where they do not; `look` is called while it waits."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = [run for run in runs if _signal(run, number)]
+        until = time.monotonic() + PATIENCE_SECONDS
+        while left and time.monotonic() < until:
+            look()
+            left = [run for run in left if _signal(run, 0)]
+            time.sleep(POLL_SECONDS if left else 0.0)
+        if not left:
+            return
+
+
+def _signal(run: Processes, number: int) -> bool:
+    """Sends a signal to all processes of a run, once to each; whether any of them still runs."""
+    found = False
+    for process in _elsewhere(run):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+            found = True
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(run.group, number)
+        found = _is_running(run.group) or found
+    return found
+
+
+def _elsewhere(run: Processes) -> Iterator[int]:
+    """Processes with the run's mark in other process groups. The dead have no environment any more."""
+    line = f"{MARK}={run.mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # of another user, or it has ended meanwhile
+            process = int(path.parent.name)
+            if line in path.read_bytes().split(b"\0") and os.getpgid(process) != run.group:
+                yield process
+
+
+def _is_running(process_group: int) -> bool:
+    """Whether any process of the group still runs. The dead stay members until their parents ask for them, which some
+    parents never do, such as the first process of many containers: nobody needs to wait for those."""
+    try:
+        os.killpg(process_group, 0)
+    except ProcessLookupError:
+        return False
+    members = [state for state, group in _states_and_groups() if group == process_group]
+    return not members or any(state != "Z" for state in members)
+
+
+def _states_and_groups() -> Iterator[tuple[str, int]]:
+    """Of all processes, where the system tells."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            yield state, int(group)
 
 
 class Keeper:
     """Knows which runs are under way; use it in a `with` statement around them."""
 
     def __enter__(self) -> Keeper:
-        # A session of its own: what ends the tuning's process group must not end its keeper.
+        # A session of its own: what ends the tuning's process group must not end its keeper. Nor must what ends a run
+        # in which this tuning is itself.
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, text=True
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            env=environment,
         )
         return self
 
@@ -35,13 +120,13 @@ class Keeper:
         with contextlib.suppress(OSError):
             self._process.communicate()
 
-    def add(self, process_group: int) -> None:
+    def add(self, run: Processes) -> None:
         """This run has begun."""
-        self._tell(f"+{process_group}")
+        self._tell(f"+{run.group} {run.mark}")
 
-    def remove(self, process_group: int) -> None:
+    def remove(self, run: Processes) -> None:
         """This run has ended."""
-        self._tell(f"-{process_group}")
+        self._tell(f"-{run.group} {run.mark}")
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -52,26 +137,12 @@ class Keeper:
 
 def listen(lines: Iterable[str]) -> None:
     """Follows what begins and ends, and ends what is left when nobody speaks any more."""
-    alive = set[int]()
+    alive = set[Processes]()
     for line in lines:
         change = alive.add if line[0] == "+" else alive.discard
-        change(int(line[1:]))
-    left = _signal(alive, signal.SIGTERM)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while left and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
-        left = _signal(left, 0)
-    _signal(left, signal.SIGKILL)
-
-
-def _signal(process_groups: set[int], number: int) -> set[int]:
-    """Those of the process groups that are there and get the signal."""
-    reached = set()
-    for group in process_groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
-            reached.add(group)
-    return reached
+        group, mark = line[1:].split()
+        change(Processes(int(group), mark))
+    end_runs(alive)
 
 
 if __name__ == "__main__":

@@ -275,11 +275,12 @@ def _affordable(asked: Round, tokens_left: float) -> Round:
             price += its
     if not kept or len(kept) == len(asked.prices):
         return asked
-    questions, reasons, prices = (
-        tuple(values[index] for index in kept)
-        for values in (asked.suggestion.questions, asked.suggestion.reasons, asked.prices)
+    suggestion = replace(
+        asked.suggestion,
+        questions=tuple(asked.suggestion.questions[index] for index in kept),
+        reasons=tuple(asked.suggestion.reasons[index] for index in kept),
     )
-    return replace(asked, suggestion=replace(asked.suggestion, questions=questions, reasons=reasons), prices=prices)
+    return replace(asked, suggestion=suggestion, prices=tuple(asked.prices[index] for index in kept))
 
 
 def _reason_to_stop(
