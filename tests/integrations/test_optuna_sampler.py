@@ -1,9 +1,11 @@
 """The Optuna sampler: Optuna's own conformance suite, and what it is for."""
 
+import contextlib
 import math
 import pickle
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import optuna
@@ -11,7 +13,9 @@ import pytest
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
 
 from isotune.errors import InputError
+from isotune.integrations import optuna_sampler
 from isotune.integrations.optuna_sampler import IsotuneSampler
+from isotune.integrations.proposals import Proposals
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -333,6 +337,98 @@ def test_processes_that_share_a_storage_see_what_others_were_given(tmp_path):
     assert len(set(given)) == 3
 
 
+def two_that_ask_at_once(monkeypatch, after_first):
+    """A study, its ranges, and two samplers and trials as of two processes; what each is first proposed goes through
+    `after_first(number)` before it is noted."""
+    monkeypatch.setattr(optuna_sampler, "_ONE_AT_A_TIME", contextlib.nullcontext())
+    study = optimize(make_sampler(), 2, lambda trial: bowl(*settings(trial)))
+    space = study.trials[0].distributions
+    storage = study._storage
+    trials = [storage.get_trial(storage.create_new_trial(study._study_id)) for _ in range(2)]
+    proposed = []
+
+    def sampler_of(number):
+        sampler, has_asked = make_sampler(), []
+
+        def propose(self, *arguments):
+            found = Proposals.next(self, *arguments)
+            if not has_asked:
+                has_asked.append(True)
+                proposed.append(found)
+                after_first(number)
+            return found
+
+        kind = type("Slow", (Proposals,), {"next": propose})
+        sampler._proposals = kind(weight_decay_convention="coupled")
+        return sampler
+
+    samplers = [sampler_of(number) for number in range(2)]
+
+    def ask(number):
+        return tuple(samplers[number].sample_relative(study, trials[number], space).values())
+
+    return ask, proposed, study, trials
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_process_gives_way_to_one_that_was_faster(monkeypatch, slow):
+    found = {}
+
+    def after_first(number):
+        if number == slow:  # has its proposal, and has not noted it: the other one asks and is answered
+            found[1 - slow] = ask(1 - slow)
+
+    ask, proposed, *_ = two_that_ask_at_once(monkeypatch, after_first)
+    found[slow] = ask(slow)
+    assert proposed[0] == proposed[1] == found[1 - slow] != found[slow]
+
+
+def test_processes_that_ask_at_once_are_given_different_settings(monkeypatch):
+    both = threading.Barrier(2, timeout=60)
+    ask, proposed, *_ = two_that_ask_at_once(monkeypatch, lambda number: both.wait())
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(ask, range(2)))
+    assert proposed[0] == proposed[1] in found and len(set(found)) == 2
+
+
+def test_a_process_that_died_before_it_kept_its_setting_is_not_waited_for_for_long(monkeypatch):
+    monkeypatch.setattr(optuna_sampler, "PATIENCE_SECONDS", 0.2)
+
+    def after_first(number):
+        if number == 0:
+            note = [*proposed[0], False]
+            study._storage.set_trial_system_attr(trials[1]._trial_id, optuna_sampler.GIVEN, note)
+
+    ask, proposed, study, trials = two_that_ask_at_once(monkeypatch, after_first)
+    assert ask(0) == proposed[0]
+
+
+def test_the_brackets_of_hyperband_know_of_each_other():
+    def objective(trial):
+        loss = bowl(*settings(trial))
+        for step in range(9):
+            trial.report(loss * (1 + 1 / (step + 1)), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return loss
+
+    pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=9)
+    study = optuna.create_study(sampler=make_sampler(), pruner=pruner)
+    study.optimize(objective, n_trials=20)
+    brackets = {pruner._get_bracket_id(study, trial) for trial in study.trials}
+    assert len(brackets) > 1 and len(set(pairs(study))) == 20
+
+
+def test_where_no_trial_has_a_loss_nothing_is_recommended():
+    def fail(trial):
+        settings(trial)
+        raise RuntimeError
+
+    study = optimize(make_sampler(), 3, fail)
+    with pytest.raises(InputError, match="no trial has a loss"):
+        study.sampler.recommendation(study)
+
+
 def test_the_sampler_can_be_pickled():
     study = optimize(make_sampler(), 2, lambda trial: bowl(*settings(trial)))
     copy = optuna.create_study(sampler=pickle.loads(pickle.dumps(study.sampler)))
@@ -342,13 +438,14 @@ def test_the_sampler_can_be_pickled():
     assert pairs(study) == pairs(copy)
 
 
-def test_with_a_parameter_that_another_sampler_fixes_the_inner_one_chooses():
+def test_with_a_parameter_that_another_sampler_fixes_the_inner_one_chooses_and_it_is_said(caplog):
     study = optimize(make_sampler(), 1, lambda trial: bowl(*settings(trial)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.sampler = optuna.samplers.PartialFixedSampler({"weight_decay": 0.1}, study.sampler)
     study.optimize(lambda trial: bowl(*settings(trial)), n_trials=4)
     assert len(set(pairs(study))) == 5
+    assert sum("TPESampler chooses them" in record.message for record in caplog.records) == 1
 
 
 def test_independent_weight_decay_is_tuned_in_its_own_units():

@@ -119,10 +119,12 @@ def test_a_fixed_weight_decay_leaves_the_learning_rate_to_be_tuned(fixed_decay):
     assert min(tried)[0] < 2 * 1.005
 
 
-def test_points_that_were_evaluated_elsewhere_count_as_its_own():
+@pytest.mark.parametrize("number", [float, np.float64, torch.tensor])
+def test_points_that_were_evaluated_elsewhere_count_as_its_own(number):
     played, told = make_searcher(), make_searcher()
     for configuration in play(played, 8):
-        told.add_evaluated_point(configuration, bowl(configuration))
+        point = configuration | {name: number(configuration[name]) for name in SPACE}
+        told.add_evaluated_point(point, bowl(configuration))
     assert told.suggest("next") == played.suggest("next")
 
 
@@ -153,6 +155,23 @@ def test_a_trial_that_was_stopped_early_counts_as_it_would_have_ended():
     assert outcome_of(searcher, "whole").loss == bowl(one) and outcome_of(searcher, "whole").noise is None
     stopped = outcome_of(searcher, "stopped")
     assert stopped.loss == pytest.approx(bowl(other)) and stopped.noise is not None
+
+
+def test_a_paused_trial_that_a_scheduler_ended_counts_as_stopped_not_as_failed():
+    # HyperBand's way: Ray then tells no result.
+    searcher = make_searcher()
+    one, other, third = (searcher.suggest(name) for name in ("whole", "stopped", "silent"))
+    complete(searcher, "whole", one, 16)
+    for length in (1, 2, 3):
+        searcher.on_trial_result("stopped", {"loss": curve_of(other, length), "training_iteration": length})
+    searcher.on_trial_complete("stopped")
+    searcher.on_trial_complete("silent")
+    stopped, silent = outcome_of(searcher, "stopped"), outcome_of(searcher, "silent")
+    assert stopped.loss == pytest.approx(bowl(other)) and stopped.noise is not None
+    assert silent.loss is None and not silent.has_failed
+    assert third not in [searcher.suggest(f"next {number}") for number in range(4)]
+    searcher.on_trial_complete("next 0", error=True)
+    assert outcome_of(searcher, "next 0").has_failed
 
 
 def test_trials_that_still_run_tell_that_another_was_stopped():

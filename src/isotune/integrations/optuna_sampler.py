@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -28,9 +29,12 @@ from isotune.integrations.proposals import PRUNED_NOISE, Proposals, Tried, as_if
 from isotune.runs.trajectory import WeightDecayConvention
 from isotune.tune import Recommendation
 
-# Of a trial: the LR and WD that it was given, None if it began before the ranges were known. Its parameters say so only
-# when its objective has asked for both, and by then other threads and processes have asked as well.
+# Of a trial: the LR and WD that it was given and whether it keeps them, None if it began before the ranges were known.
+# Its parameters say so only when its objective has asked for both, and by then other threads and processes have asked
+# as well.
 GIVEN = "isotune:given"
+PATIENCE_SECONDS = 2.0  # with another process that was given the same and has not said yet whether it keeps it
+POLL_SECONDS = 0.01
 # Of all samplers of the process: one lock each could not be pickled, which Optuna's users do with samplers.
 _ONE_AT_A_TIME = threading.Lock()
 _log = logging.getLogger(__name__)
@@ -84,11 +88,12 @@ class IsotuneSampler(BaseSampler):
             if name not in values:
                 values[name] = self._inner.sample_independent(study, trial, name, distribution)
         if not ours:
+            if any(name in search_space for name in self._names):  # PartialFixedSampler hides what it fixes
+                self._tell_who_chooses()
             return values
         rate, decay = ((distribution.low, distribution.high) for distribution in ours)
         with _ONE_AT_A_TIME:
-            lr, wd = self._proposals.next(rate, decay, self._tried(study, trial))
-            study._storage.set_trial_system_attr(trial._trial_id, GIVEN, [lr, wd])
+            lr, wd = self._given(study, trial, rate, decay)
         return values | {self._names[0]: lr, self._names[1]: wd}
 
     def sample_independent(
@@ -114,38 +119,43 @@ class IsotuneSampler(BaseSampler):
         if not ranges:
             raise InputError("there is no trial with an LR and a WD that isotune could choose: run some first")
         rate, decay = ((distribution.low, distribution.high) for distribution in ranges)
-        outcomes = (
-            self._outcome(trial, study.get_trials(deepcopy=False)) for trial in study.get_trials(deepcopy=False)
-        )
-        return self._proposals.recommend(rate, decay, [one for one in outcomes if one is not None])
+        trials = _trials(study)
+        tried = [one for trial in trials if (one := self._outcome(trial, trials)) is not None]
+        if not any(one.loss is not None and math.isfinite(one.loss) for one in tried):
+            raise InputError("no trial has a loss that is a number, so that nothing can be recommended: run some first")
+        return self._proposals.recommend(rate, decay, tried)
 
     def _ranges(self, study: Study) -> dict[str, BaseDistribution]:
         """Those of LR and WD in the latest trial that had both: one that failed, too, which Optuna would pass over."""
-        trials = study.get_trials(deepcopy=False)
+        trials = _trials(study)
         for trial in reversed(trials):
             if all(name in trial.distributions for name in self._names):
                 if _tunable([trial.distributions[name] for name in self._names]):
                     return {name: trial.distributions[name] for name in self._names}
                 break
-        if not self._has_told and any(trial.state.is_finished() for trial in trials):
+        if any(trial.state.is_finished() for trial in trials):
+            self._tell_who_chooses()
+        return {}
+
+    def _tell_who_chooses(self) -> None:
+        if not self._has_told:
             self._has_told = True
             _log.warning(
                 f"{self._names[0]!r} and {self._names[1]!r} are not both a range without steps, so "
                 f"{type(self._inner).__name__} chooses them: use suggest_float for both (low == high fixes one), or "
                 "say what they are called with learning_rate= and weight_decay="
             )
-        return {}
 
     def _has_seen(self, study: Study, name: str) -> bool:
         """Whether a trial with this parameter has ended: what came with it is known, and nothing need be guessed."""
-        return any(name in trial.params and trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+        return any(name in trial.params and trial.state.is_finished() for trial in _trials(study))
 
     def _first(self, study: Study, trial: FrozenTrial, name: str, distribution: FloatDistribution) -> float:
         """LR or WD of a trial that began before any other told both ranges; no two of them begin at one place."""
         ends = distribution.low, distribution.high
         with _ONE_AT_A_TIME:
-            others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
-            number = sum(GIVEN in other.system_attrs for other in others)
+            before = [other for other in _trials(study) if other.number < trial.number]
+            number = sum(GIVEN in other.system_attrs or not other.state.is_finished() for other in before)
             lr = trial.params.get(self._names[0])
             if name == self._names[0]:
                 first = self._proposals.first_learning_rate(ends, number)
@@ -156,8 +166,21 @@ class IsotuneSampler(BaseSampler):
             study._storage.set_trial_system_attr(trial._trial_id, GIVEN, None)
         return min(max(first, distribution.low), distribution.high)
 
+    def _given(
+        self, study: Study, trial: FrozenTrial, rate: tuple[float, float], decay: tuple[float, float]
+    ) -> tuple[float, float]:
+        """LR and WD that no other trial was given, as long as there are such, also where other processes ask at the
+        same time: each notes what it was given, and looks at the others before it keeps it."""
+        given = None
+        while True:
+            before, given = given, self._proposals.next(rate, decay, self._tried(study, trial))
+            study._storage.set_trial_system_attr(trial._trial_id, GIVEN, [*given, False])
+            if given == before or not _is_taken(study, trial, given):  # the same again: nothing else is left
+                study._storage.set_trial_system_attr(trial._trial_id, GIVEN, [*given, True])
+                return given
+
     def _tried(self, study: Study, trial: FrozenTrial) -> list[Tried]:
-        trials = study.get_trials(deepcopy=False)
+        trials = _trials(study)
         tried = [self._outcome(other, trials) for other in trials if other.number != trial.number]
         return [one for one in tried if one is not None]
 
@@ -176,6 +199,33 @@ class IsotuneSampler(BaseSampler):
         if trial.state == TrialState.PRUNED:
             return Tried(lr, wd, _as_if_finished(trial, trials), noise=PRUNED_NOISE)
         return Tried(lr, wd, None, has_failed=True)
+
+
+def _trials(study: Study) -> list[FrozenTrial]:
+    """All of them: with Optuna's HyperbandPruner a study shows a sampler those of one bracket alone."""
+    return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def _is_taken(study: Study, trial: FrozenTrial, given: tuple[float, float]) -> bool:
+    """Whether another trial that still runs keeps the same LR and WD.
+
+    Of two that see each other the later one gives way, so that the earlier one waits for it to say so. It has kept them
+    if it looked before the earlier one had noted them.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        rivals = [
+            other
+            for other in _trials(study)
+            if other.number != trial.number
+            and not other.state.is_finished()
+            and tuple((other.system_attrs.get(GIVEN) or ())[:2]) == given
+        ]
+        if any(other.number < trial.number or other.system_attrs[GIVEN][2:] != [False] for other in rivals):
+            return True
+        if not rivals or time.monotonic() > until:  # it may be dead
+            return False
+        time.sleep(POLL_SECONDS)
 
 
 def _require_one_loss(study: Study) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 from ray.tune.search import Searcher
@@ -95,6 +95,10 @@ class IsotuneSearch(Searcher):
             self._curves[trial_id] = _with_report(self._curves.get(trial_id, {}), length, loss)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        if result is None and not error:  # a scheduler ended it while it was paused, as HyperBand does
+            curve = self._curves.get(trial_id)
+            self._told[trial_id] = curve[_length(curve)] if curve else "stopped"
+            return
         self.on_trial_result(trial_id, result or {})
         self._told[trial_id] = "failed" if error else _outcome((result or {}).get(self._metric or ""))
 
@@ -106,11 +110,11 @@ class IsotuneSearch(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        lr, wd = (parameters.get(name, self._space.get(name)) for name in self._names)
-        if not _is_number(lr) or not _is_number(wd):
+        lr, wd = (_as_number(parameters.get(name, self._space.get(name))) for name in self._names)
+        if lr is None or wd is None:
             return  # it says nothing of LR and WD
         trial_id = f"given {len(self._asked)}"
-        self._asked[trial_id] = float(lr), float(wd)
+        self._asked[trial_id] = lr, wd
         outcome = "failed" if error else _outcome(value)
         self._told[trial_id] = "stopped" if pruned and isinstance(outcome, float) else outcome
 
@@ -168,8 +172,9 @@ class IsotuneSearch(Searcher):
         domain = self._space.get(name)
         if isinstance(domain, Float) and math.isfinite(domain.lower) and math.isfinite(domain.upper):
             return float(domain.lower), float(domain.upper)
-        if _is_number(domain):
-            return float(domain), float(domain)
+        value = _as_number(domain)
+        if value is not None:
+            return value, value
         outer = next((key for key, inner in self._space.items() if isinstance(inner, dict) and name in inner), None)
         if outer is not None:
             raise InputError(
@@ -192,13 +197,9 @@ def _require_min(mode: str | None) -> None:
         raise InputError(f"mode={mode!r}: isotune minimizes a loss; give mode='min'")
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _as_number(value: Any) -> float | None:
     """A number, whatever it is wrapped in (NumPy, a scalar tensor); None for anything else."""
-    if not hasattr(value, "__float__"):
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         return None
     try:
         return float(value)
