@@ -31,6 +31,12 @@ def test_negative_tokens(isotune, tiny_recipe):
     assert_one_sentence(isotune("train", tiny_recipe, "--tokens", "-5"), "-5", "negative")
 
 
+@pytest.mark.parametrize("words", [("train", "nano-wsd"), ("tune",), ("sweep", "plan", "nano-wsd")])
+def test_an_empty_name_is_not_the_current_folder(isotune, tmp_path, words):
+    assert_one_sentence(isotune(*words, "--study", ""), "--study", "an empty name", "leave the option out")
+    assert not everything_in(tmp_path)
+
+
 def test_a_learning_rate_that_is_no_number(isotune, tiny_recipe):
     assert_one_sentence(isotune("train", tiny_recipe, "--lr", "fast"), "fast", "2^-10")
 

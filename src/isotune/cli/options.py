@@ -31,6 +31,21 @@ _OVERRIDES = {
 }
 
 
+class _Folder(click.Path):
+    """A folder's path; an empty one, such as that of a variable that is not set, is not the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("an empty name: name a folder, or leave the option out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def study_option(default: str) -> Callable[[Command], Command]:
+    """The option --study, whose default is told in words."""
+    folder = _Folder(path_type=Path, file_okay=False)
+    return click.option("--study", type=folder, help=f"Folder of the runs [default: {default}].")
+
+
 def with_recipe(command: Command) -> Command:
     """Gives a command the argument RECIPE and the options that replace some of its entries."""
     for option, (entry, text) in reversed(_OVERRIDES.items()):

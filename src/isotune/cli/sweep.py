@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isotune.cli.execution import evaluation_of, importing_torch, make_execution, stop_on_signals, with_execution
-from isotune.cli.options import Command, find_recipe
+from isotune.cli.options import Command, find_recipe, study_option
 from isotune.cli.report import NO_REPORT, report_sweep
 from isotune.cli.terminal import StatusLine, format_bytes, format_seconds, make_table, print_table
 from isotune.errors import InputError
@@ -58,9 +58,7 @@ _AXES = {
 def with_sweep(command: Command) -> Command:
     """Gives a command the argument SWEEP, the axes, the study and the tables."""
     command = click.option("--table", "tables", multiple=True, help="Runs of this table count as done.")(command)
-    command = click.option(
-        "--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/<sweep's name>]."
-    )(command)
+    command = study_option("studies/<sweep's name>")(command)
     for option, (field, text) in reversed(_AXES.items()):
         command = click.option(f"--{option}", field, help=text)(command)
     return click.argument("sweep_name", metavar="SWEEP")(command)

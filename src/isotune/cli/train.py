@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from isotune.cli.execution import evaluation_of, make_execution, stop_on_signals, with_execution
-from isotune.cli.options import load_recipe, recipe_overrides, with_recipe
+from isotune.cli.options import load_recipe, recipe_overrides, study_option, with_recipe
 from isotune.cli.terminal import ProgressLine, draw_curve
 from isotune.integrations import LOGGERS, open_logger
 from isotune.recipe import Recipe, format_number, format_tokens
@@ -19,7 +19,7 @@ from isotune.runs import Segment, Study, Trajectory
 
 @click.command()
 @with_recipe
-@click.option("--study", type=click.Path(path_type=Path), help="Folder of the runs [default: studies/<recipe's name>].")
+@study_option("studies/<recipe's name>")
 @with_execution
 @click.option("--log", "loggers", multiple=True, type=click.Choice(sorted(LOGGERS)), help="Also log live to this tool.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")

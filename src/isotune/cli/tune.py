@@ -23,7 +23,7 @@ from isotune.cli.execution import (
     stop_on_signals,
     with_execution,
 )
-from isotune.cli.options import load_recipe
+from isotune.cli.options import load_recipe, study_option
 from isotune.cli.report import NO_REPORT, report_tuning
 from isotune.cli.terminal import StatusLine
 from isotune.cli.tuning_words import (
@@ -74,11 +74,7 @@ _KEPT = ("tokens", *_OF_SPACES, "max_hours", "study", "workers", *OF_EXECUTION)
     help=f"Train no more than this, earlier calls on this study included [default: {DEFAULT_RUNS} runs of the budget].",
 )
 @click.option("--max-hours", type=float, help="Begin no round that would end later than this.")
-@click.option(
-    "--study",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the runs [default: studies/tune-<name>].",
-)
+@study_option("studies/tune-<name>")
 @click.option("--workers", type=click.IntRange(min=1), help="Runs at once [default: one per core or per GPU; else 1].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the result.")
