@@ -1,6 +1,6 @@
 """isotune against the best of the others, made from the results of a race.
 
-    python benchmarks/tuners/head_to_head.py    # fills the block of docs/comparison.md from results/tuners.json
+    python benchmarks/tuners/head_to_head.py    # fills blocks of docs/comparison.md and README.md with results
 
     duels       real tables: isotune's mean share of the grid against the lowest of all baselines; the lowest is chosen
                 for each course and target from the same results, which favours the baselines
@@ -38,7 +38,7 @@ from isotune.recipe import format_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "tuners.json"
-PAGE = ROOT / "docs" / "comparison.md"
+PAGE, README = ROOT / "docs" / "comparison.md", ROOT / "README.md"
 BEGIN, END = "<!-- race:begin -->", "<!-- race:end -->"
 
 OURS = "isotune"
@@ -59,6 +59,7 @@ READINGS = {  # of scores.py
     "stays": "stays within the target",
     "settles": "stays within the target in the mean over seeds",
 }
+SHOWN = ("0.1%", "0.25%")  # targets in the README
 MIN_SETTLED_SEEDS = 30  # the mean of few seeds is within a target by luck
 
 Race = Mapping[str, Any]  # what race.py writes of a course
@@ -69,8 +70,10 @@ def main() -> None:
     sys.path.append(str(ROOT / "experiments"))
     from table_sheet import update_block
 
-    update_block(PAGE, page_block(json.loads(RESULTS.read_text())), BEGIN, END)
-    print(PAGE.relative_to(ROOT))
+    results = json.loads(RESULTS.read_text())
+    for path, text in ((PAGE, page_block(results)), (README, readme_block(results))):
+        update_block(path, text, BEGIN, END)
+        print(path.relative_to(ROOT))
 
 
 def page_block(results: Mapping[str, Any]) -> str:
@@ -78,6 +81,26 @@ def page_block(results: Mapping[str, Any]) -> str:
     made = f"commit {results['commit'][:7]}, {results['date'][:10]}"
     source = f"`benchmarks/results/tuners.json` ({made}), which names the command that makes it again"
     return f"From {source}.\n\n{head_to_head_text(head_to_head(results['races']))}"
+
+
+def readme_block(results: Mapping[str, Any]) -> str:
+    """What it comes to on the table that says most, all three readings of two targets."""
+    summary = head_to_head(results["races"])
+    kinds = {"first": "arrivals", "settles": "settled", "stays": "duels"}
+    first = _group(summary["duels"][0])
+    lines = []
+    for reading, kind in kinds.items():
+        rows = [row for row in summary[kind] if _group(row) == first]
+        ours, best = (" / ".join(_mean_shares(rows, who)) for who in ("isotune", "baseline"))
+        lines.append([READINGS[reading].replace("the target", " / ".join(map(_target, SHOWN))), ours, best])
+    others = {name for race in results["races"] if _group(race) == first for name in _baselines(race)}
+    return _table(["share of a grid's tokens until what is recommended", OURS, f"best of {len(others)} others"], lines)
+
+
+def _mean_shares(rows: Sequence[Row], who: str) -> list[str]:
+    """Of each target that is shown, the mean over courses."""
+    of_targets = [[row[who]["mean"] for row in rows if row["target"] == target] for target in SHOWN]
+    return [f"{100 * float(np.mean(its)):.2g} %" for its in of_targets]
 
 
 def head_to_head(races: Sequence[Race]) -> dict[str, list[Row]]:

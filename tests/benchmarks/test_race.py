@@ -366,6 +366,18 @@ def test_tables_that_the_tuner_had_never_seen_come_first():
     assert places == sorted(places)
 
 
+def test_the_readme_shows_the_tables_that_the_tuner_had_never_seen():
+    races = [raced({"isotune": ours, "random": its}, table="german48") for ours, its in ((0.1, 0.3), (0.3, 0.5))]
+    for one in races:
+        for tuner in one["tuners"].values():
+            for target in head_to_head.RATIO_GOALS:
+                tuner[target]["settles"] = {"mean": tuner[target]["stays"]["mean"] / 2, "failures": 0}
+    text = head_to_head.readme_block({"races": [raced({"isotune": 1.0, "random": 1.0, "tpe": 1.0}), *races]})
+    assert "| best of 1 others |" in text and "| is within 0.1 % / 0.25 % | 5 % / 5 % | 17 % / 17 % |" in text
+    assert "| stays within 0.1 % / 0.25 % | 20 % / 20 % | 40 % / 40 % |" in text
+    assert "| stays within 0.1 % / 0.25 % in the mean over seeds | 10 % / 10 % | 20 % / 20 % |" in text
+
+
 def test_ratios_of_paired_seeds_have_the_interval_of_their_pairs():
     rng = np.random.default_rng(0)
     others = dict(enumerate(rng.uniform(0.2, 1.0, 40).tolist()))
@@ -413,10 +425,14 @@ def test_what_a_race_writes_of_a_course_is_what_the_paths_say():
     assert text.index("## Head to head") < text.index("### Surfaces made by a formula") < text.index("## All tuners")
 
 
-def test_the_page_shows_the_committed_race():
+def test_the_pages_show_the_committed_race():
     results = json.loads(head_to_head.RESULTS.read_text())
-    block = head_to_head.PAGE.read_text().split(head_to_head.BEGIN)[1].split(head_to_head.END)[0]
-    assert block.strip() == head_to_head.page_block(results), "run python benchmarks/tuners/head_to_head.py"
+    for path, text in (
+        (head_to_head.PAGE, head_to_head.page_block(results)),
+        (head_to_head.README, head_to_head.readme_block(results)),
+    ):
+        block = path.read_text().split(head_to_head.BEGIN)[1].split(head_to_head.END)[0]
+        assert block.strip() == text, "run python benchmarks/tuners/head_to_head.py"
     made = head_to_head.head_to_head(results["races"])
     assert results.get("head_to_head", made) == made
 
