@@ -174,6 +174,23 @@ def test_a_paused_trial_that_a_scheduler_ended_counts_as_stopped_not_as_failed()
     assert outcome_of(searcher, "next 0").has_failed
 
 
+@pytest.mark.parametrize("end", [math.nan, math.inf])
+def test_a_paused_trial_that_had_diverged_has_diverged(end, tmp_path):
+    searcher = make_searcher()
+    one, other = searcher.suggest("whole"), searcher.suggest("diverged")
+    complete(searcher, "whole", one, 16)
+    searcher.on_trial_result("diverged", {"loss": 1.5, "training_iteration": 1})
+    searcher.on_trial_result("diverged", {"loss": end, "training_iteration": 2})
+    searcher.save(str(tmp_path / "state"))
+    searcher = make_searcher()
+    searcher.restore(str(tmp_path / "state"))
+    assert math.isnan(outcome_of(searcher, "diverged").loss), "at once"
+    searcher.on_trial_complete("diverged")
+    assert math.isnan(outcome_of(searcher, "diverged").loss)
+    searcher.on_trial_result("diverged", {"loss": curve_of(other, 3), "training_iteration": 3})
+    assert outcome_of(searcher, "diverged").loss is None, "it went on from an earlier state"
+
+
 def test_trials_that_still_run_tell_that_another_was_stopped():
     searcher = make_searcher()
     one, other = searcher.suggest("running"), searcher.suggest("stopped")

@@ -75,11 +75,15 @@ def test_a_torn_last_line_is_dropped_and_damage_elsewhere_is_said(tmp_path):
     assert len(again.entries) == len(lines)
     again.add(again.entries[0])
     assert len(Journal(path).entries) == len(lines) + 1
+    path.write_text("".join(lines).rstrip("\n"))  # the last line is whole, but for its end
+    Journal(path).add(again.entries[0])
+    assert len(Journal(path).entries) == len(lines) + 1
     whole = "".join(lines)
     for damaged, number in (
         ("nonsense\n" + whole, 1),
         (whole + lines[0].replace('"format": 1', '"format": 99'), len(lines) + 1),
         (whole + lines[0].replace('"finished"', '"thriving"'), len(lines) + 1),
+        (whole + lines[0].replace('"format": 1', '"format": 99').rstrip("\n"), len(lines) + 1),
         (whole + "nonsense\n", len(lines) + 1),
     ):
         path.write_text(damaged)
@@ -126,13 +130,41 @@ def test_of_a_large_round_what_the_limit_pays_for_is_asked(num_parallel):
     ]
 
 
-def test_of_a_large_round_what_the_hours_pay_for_is_asked():
-    # A token takes a second. Each question of a round is one run more, however many are answered at once.
-    objective, hours = ManyWorkers(nano_like, 8), 5 * TOKENS / 3600
+def tuned_in_time(max_runs, time_of_round):
+    """A tuning with eight workers that has time for some runs of the full length, where a token takes a second: how it
+    ended, its rounds, and how long it took."""
+
+    class Timed(ManyWorkers):
+        seconds = 0.0
+
+        def ask(self, questions):
+            self.seconds += time_of_round(question.tokens for question in questions)
+            super().ask(questions)
+
+    objective, rounds = Timed(nano_like, 8), []
     goal = Goal(tokens=TOKENS, space=GOAL.space, tokens_per_step=TOKENS_PER_STEP, tolerance=0.0001)
-    tuned = tune(objective, goal, limits=Limits(max_hours=hours), clock=lambda: float(objective.spent_tokens()))
-    first = sum(entry.question.tokens for entry in objective.entries[:8])
-    assert tuned.stopped == "max_hours" and 4 * TOKENS < tuned.spent_tokens <= max(first, 5 * TOKENS)
+    limits = Limits(max_hours=max_runs * TOKENS / 3600)
+    tuned = tune(objective, goal, limits=limits, clock=lambda: objective.seconds, on_round=rounds.append)
+    return tuned, rounds, objective.seconds
+
+
+@pytest.mark.parametrize("max_runs", [0.7, 1.2, 2.0])
+@pytest.mark.parametrize("time_of_round", [max, sum])  # all at once, or one after the other
+def test_no_round_is_begun_that_would_end_too_late(max_runs, time_of_round):
+    tuned, rounds, seconds = tuned_in_time(max_runs, time_of_round)
+    first = time_of_round(rounds[0].prices)  # of which nobody knows how long it will take
+    assert tuned.stopped == "max_hours" and seconds <= max(first, max_runs * TOKENS)
+
+
+def test_of_a_large_round_what_there_is_time_for_is_asked():
+    _, rounds, _ = tuned_in_time(1.45, max)
+    assert any(len(asked.prices) < 8 for asked in rounds), "long runs are left out, short ones are not"
+
+
+def test_a_clock_that_stands_still_tells_nothing():
+    goal = Goal(tokens=TOKENS, space=GOAL.space, tokens_per_step=TOKENS_PER_STEP, tolerance=0.005)
+    tuned = tune(FunctionObjective(nano_like), goal, limits=Limits(max_hours=1.0), clock=lambda: 0.0)
+    assert tuned.stopped == "good enough" and tuned.num_rounds > 1
 
 
 def test_what_earlier_calls_spent_counts_against_the_limit(tmp_path):

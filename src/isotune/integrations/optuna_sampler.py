@@ -133,7 +133,7 @@ class IsotuneSampler(BaseSampler):
                 if _tunable([trial.distributions[name] for name in self._names]):
                     return {name: trial.distributions[name] for name in self._names}
                 break
-        if any(trial.state.is_finished() for trial in trials):
+        if any(trial.state.is_finished() and trial.distributions for trial in trials):
             self._tell_who_chooses()
         return {}
 
@@ -141,9 +141,9 @@ class IsotuneSampler(BaseSampler):
         if not self._has_told:
             self._has_told = True
             _log.warning(
-                f"{self._names[0]!r} and {self._names[1]!r} are not both a range without steps, so "
-                f"{type(self._inner).__name__} chooses them: use suggest_float for both (low == high fixes one), or "
-                "say what they are called with learning_rate= and weight_decay="
+                f"{self._names[0]!r} and {self._names[1]!r} are not both a range without steps, or another "
+                f"sampler fixes one, so {type(self._inner).__name__} chooses them: use suggest_float for both "
+                "(low == high fixes one), or say what they are called with learning_rate= and weight_decay="
             )
 
     def _has_seen(self, study: Study, name: str) -> bool:
@@ -154,8 +154,7 @@ class IsotuneSampler(BaseSampler):
         """LR or WD of a trial that began before any other told both ranges; no two of them begin at one place."""
         ends = distribution.low, distribution.high
         with _ONE_AT_A_TIME:
-            before = [other for other in _trials(study) if other.number < trial.number]
-            number = sum(GIVEN in other.system_attrs or not other.state.is_finished() for other in before)
+            number = trial.number  # that no other trial has, in whatever process
             lr = trial.params.get(self._names[0])
             if name == self._names[0]:
                 first = self._proposals.first_learning_rate(ends, number)

@@ -91,13 +91,19 @@ class IsotuneSearch(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         length, loss = _as_number(result.get(self._time_attr or "")), _as_number(result.get(self._metric or ""))
-        if trial_id in self._asked and length is not None and loss is not None:
+        if trial_id not in self._asked or loss is None:
+            return
+        if not math.isfinite(loss):
+            self._told[trial_id] = "diverged"  # until it reports something else
+        else:
+            self._told.pop(trial_id, None)
+        if length is not None:
             self._curves[trial_id] = _with_report(self._curves.get(trial_id, {}), length, loss)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         if result is None and not error:  # a scheduler ended it while it was paused, as HyperBand does
             curve = self._curves.get(trial_id)
-            self._told[trial_id] = curve[_length(curve)] if curve else "stopped"
+            self._told.setdefault(trial_id, curve[_length(curve)] if curve else "stopped")
             return
         self.on_trial_result(trial_id, result or {})
         self._told[trial_id] = "failed" if error else _outcome((result or {}).get(self._metric or ""))

@@ -103,6 +103,8 @@ def _read(path: Path) -> Iterator[Entry]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        if number == len(lines) and not _is_json(line):  # torn by a kill: it has no end
+            continue
         try:
             value = json.loads(line)
             if value["format"] != FORMAT or value["status"] not in get_args(Ending):
@@ -123,18 +125,30 @@ def _read(path: Path) -> Iterator[Entry]:
                 None if value.get("reached_tokens") is None else int(value["reached_tokens"]),
             )
         except (ValueError, KeyError, TypeError):
-            if number == len(lines):  # torn by a kill: it has no end
-                continue
             raise InputError(
                 f"{path} line {number} cannot be read by this version: delete that line, its run will be repeated"
             ) from None
 
 
 def _end_last_line(path: Path) -> None:
-    """Cuts off a last line that a kill tore."""
+    """Ends a last line that has no end, or cuts it off, if a kill tore it."""
     if not path.exists() or not path.stat().st_size:
         return
     content = path.read_bytes()
-    if not content.endswith(b"\n"):
-        with open(path, "r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
+    if content.endswith(b"\n"):
+        return
+    begins = content.rfind(b"\n") + 1
+    with open(path, "r+b") as file:
+        if _is_json(content[begins:]):
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+        else:
+            file.truncate(begins)
+
+
+def _is_json(line: str | bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

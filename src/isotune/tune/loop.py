@@ -108,6 +108,7 @@ def tune(
     objective remembers it and was ever answered.
     """
     began, before, rounds = clock(), objective.spent_tokens(), 0
+    pace = _Pace()
     failures = forgiven = 0  # in a row, and those of them that led to giving up an end of the range
     unanswered = dict.fromkeys(_asked_in_vain(objective) if leave_out is None else leave_out)
     num_cells = len(goal.space.cells)
@@ -127,15 +128,19 @@ def tune(
         spent, seconds = objective.spent_tokens(), clock() - began
         num_finished = sum(not answer.has_diverged for answer in answers)
         prices = tuple(objective.prices(suggestion.questions))
-        tokens_left, limit = _tokens_left(limits or Limits(), spent, spent - before, seconds)
-        asked = _affordable(Round(rounds + 1, suggestion, prices, spent, num_finished), tokens_left)
+        asked = Round(rounds + 1, suggestion, prices, spent, num_finished)
         stopped = _reason_to_stop(asked, bool(answers), failures - forgiven, should_stop)
-        if stopped is None and sum(asked.prices) > tokens_left:
-            stopped = limit
         if stopped is not None:
             break
+        left = _left(limits or Limits(), spent, pace, spent - before, seconds)
+        affordable = left.pays_for(asked)
+        if not affordable:
+            stopped = left.limit(asked)
+            break
+        asked = _with_some(asked, affordable)
         rounds += 1
         on_round(asked)
+        pace = pace.after(asked.prices)
         questions = asked.suggestion.questions
         objective.ask(questions)
         if should_stop():  # what was interrupted has not failed
@@ -253,34 +258,60 @@ def _place(question: Question) -> tuple[float, float, int, int]:
     return question.learning_rate, question.weight_decay, question.tokens, question.seed
 
 
-def _tokens_left(limits: Limits, spent: int, spent_now: int, seconds: float) -> tuple[float, Stopped]:
-    """What may still be trained, and which limit says so.
+@dataclass(frozen=True)
+class _Pace:
+    """What the rounds of this call have asked for: a round takes as long as its longest run, where all run at once."""
 
-    What would end too late is not begun; how long it takes is told by what this call has trained.
-    """
-    left: dict[Stopped, float] = {"max_tokens": math.inf if limits.max_tokens is None else limits.max_tokens - spent}
-    if limits.max_hours is not None:
-        seconds_left = 3600 * limits.max_hours - seconds
-        left["max_hours"] = seconds_left * spent_now / seconds if spent_now else math.copysign(math.inf, seconds_left)
-    limit = min(left, key=left.__getitem__)
-    return left[limit], limit
+    in_all: int = 0
+    longest: int = 0  # run of each round, added up
+
+    def after(self, prices: Sequence[int]) -> _Pace:
+        return _Pace(self.in_all + sum(prices), self.longest + max(prices))
 
 
-def _affordable(asked: Round, tokens_left: float) -> Round:
-    """The round without the questions that it cannot pay for; as it is, if that leaves none."""
-    kept, price = list[int](), 0
-    for index, its in enumerate(asked.prices):
-        if price + its <= tokens_left:
-            kept.append(index)
-            price += its
-    if not kept or len(kept) == len(asked.prices):
-        return asked
+@dataclass(frozen=True)
+class _Left:
+    """Tokens that the limits leave: those of --max-tokens, and those that there is time for, in all and for one run."""
+
+    tokens: float
+    in_time: float
+    in_time_each: float
+
+    def pays_for(self, asked: Round) -> list[int]:
+        """The questions of a round, by number and in order, that can still be paid for."""
+        found, price = list[int](), 0
+        for index, its in enumerate(asked.prices):
+            if price + its <= min(self.tokens, self.in_time) and its <= self.in_time_each:
+                found.append(index)
+                price += its
+        return found
+
+    def limit(self, asked: Round) -> Stopped:
+        """Which of the limits pays for none of them."""
+        return "max_tokens" if min(asked.prices) > self.tokens else "max_hours"
+
+
+def _left(limits: Limits, spent: int, pace: _Pace, spent_now: int, seconds: float) -> _Left:
+    """What would end too late is not begun; how long it takes is told by what this call has trained."""
+    tokens = math.inf if limits.max_tokens is None else limits.max_tokens - spent
+    if limits.max_hours is None:
+        return _Left(tokens, math.inf, math.inf)
+    seconds_left = 3600 * limits.max_hours - seconds
+    if not spent_now or seconds <= 0:
+        in_time = math.copysign(math.inf, seconds_left)
+        return _Left(tokens, in_time, in_time)
+    in_time = seconds_left * spent_now / seconds
+    return _Left(tokens, in_time, in_time * pace.longest / pace.in_all if pace.in_all else in_time)
+
+
+def _with_some(asked: Round, indices: Sequence[int]) -> Round:
+    """The round with some of its questions."""
     suggestion = replace(
         asked.suggestion,
-        questions=tuple(asked.suggestion.questions[index] for index in kept),
-        reasons=tuple(asked.suggestion.reasons[index] for index in kept),
+        questions=tuple(asked.suggestion.questions[index] for index in indices),
+        reasons=tuple(asked.suggestion.reasons[index] for index in indices),
     )
-    return replace(asked, suggestion=suggestion, prices=tuple(asked.prices[index] for index in kept))
+    return replace(asked, suggestion=suggestion, prices=tuple(asked.prices[index] for index in indices))
 
 
 def _reason_to_stop(
