@@ -4,7 +4,7 @@
     shuffled-wd    the table with its WDs in another order: what one WD tells of its neighbours is gone
     shuffled-lr    the same with its LRs
     shuffled-lr-2  the same in another order, up to shuffled-lr-6, and so for WDs: one order may suit anybody
-    lower-lrs      the table without the highest third of its LRs: the optimum is not in the middle of what is left
+    lower-lrs      the table without the highest third of its LRs, so that the optimum is nearer to an edge
     upper-lrs      the same without the lowest third
     16-seeds       the table, where the grid has 16 seeds in each cell, as many as isotune may ask for
     made-elr       a bowl in log2 ELR, nearly flat along it: the tuner's assumption holds

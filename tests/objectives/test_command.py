@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from isotune.errors import InputError
-from isotune.objectives import placeholders
+from isotune.objectives import keeper, placeholders
 from isotune.objectives.command import CommandObjective, _read_metrics
-from isotune.objectives.keeper import _is_running
 from isotune.tune import Goal, Question, Space, tune
 
 SCRIPT = Path(__file__).parent / "lonely_trainer.py"
@@ -155,29 +154,33 @@ def test_what_outlives_its_command_is_ended_before_the_metrics_are_read(tmp_path
 
 
 LAUNCHER = """
-import subprocess, sys, time
+import pathlib, subprocess, sys, time
 subprocess.Popen([sys.executable, sys.argv[1], sys.argv[2]], start_new_session=True)
+while not pathlib.Path(sys.argv[2], "pid").exists():
+    time.sleep(0.05)
 time.sleep(float(sys.argv[3]))
 """
 LAUNCHED = """
 import os, pathlib, signal, sys, time
 path = pathlib.Path(sys.argv[1], "signals")
 signal.signal(signal.SIGTERM, lambda *_: path.open("a").write("asked to end\\n"))
-pathlib.Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+partial = pathlib.Path(sys.argv[1], "pid.part")
+partial.write_text(str(os.getpid()))
+partial.rename(partial.with_suffix(""))
 until = time.monotonic() + 120
 while time.monotonic() < until and not path.exists():
     time.sleep(0.05)
 """
 
 
-@pytest.mark.parametrize("lasts", [2, 120])
+@pytest.mark.parametrize("lasts", [0.2, 600])
 def test_workers_in_sessions_of_their_own_end_with_their_command(tmp_path, lasts):
     # As torchrun starts them; the launcher ends before its worker, or is killed.
     launcher, worker = tmp_path / "launcher.py", tmp_path / "worker.py"
     launcher.write_text(LAUNCHER)
     worker.write_text(LAUNCHED)
     command = f"{sys.executable} {launcher} {worker} {{out}} {lasts} {{learning_rate}} {{weight_decay}} {{tokens}}"
-    objective = make(tmp_path / "study", command=command, timeout_hours=4.0 / 3600)
+    objective = make(tmp_path / "study", command=command, timeout_hours=10.0 / 3600)
     bystander = subprocess.Popen(["sleep", "120"], start_new_session=True)
     objective.ask([Question(2.0**-10, 0.5, TOKENS)])
     (entry,) = objective.entries
@@ -192,17 +195,47 @@ def test_workers_in_sessions_of_their_own_end_with_their_command(tmp_path, lasts
             os.kill(pid, signal.SIGKILL)
 
 
+RESTLESS = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    subprocess.Popen(["sleep", sys.argv[1]], start_new_session=True)
+    time.sleep(0.01)
+"""
+
+
+def test_what_begins_while_a_run_is_being_ended_ends_too(monkeypatch):
+    monkeypatch.setattr(keeper, "PATIENCE_SECONDS", 0.5)
+    seconds = f"600.{os.getpid()}"  # by which its processes are known
+
+    def num_left():
+        commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+        return sum(b"sleep" in words and seconds.encode() in words for words in commands)
+
+    mark = keeper.new_mark()
+    restless = subprocess.Popen(
+        [sys.executable, "-c", RESTLESS, seconds], start_new_session=True, env=keeper.marked(mark)
+    )
+    try:
+        wait_until(lambda: num_left() > 3)
+        keeper.end_runs([keeper.Processes(restless.pid, mark)], restless.poll)
+        assert num_left() == 0 and restless.poll() is not None
+    finally:
+        restless.kill()
+        subprocess.run(["pkill", "-f", f"sleep {seconds}"], check=False)
+
+
 def test_nobody_waits_for_the_dead_of_a_command_that_their_parents_do_not_ask_for():
     dead = subprocess.Popen(["true"], start_new_session=True)
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
     os.killpg(dead.pid, 0)  # still there
-    assert not _is_running(dead.pid)
+    assert not keeper._is_running(dead.pid)
     dead.wait()
     living = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    assert _is_running(living.pid)
+    assert keeper._is_running(living.pid)
     living.kill()
     living.wait()
-    assert not _is_running(living.pid)
+    assert not keeper._is_running(living.pid)
 
 
 def is_alive(pid):
@@ -360,6 +393,19 @@ def test_a_command_may_be_mended_as_long_as_it_has_no_answer(tmp_path):
     assert json.loads((tmp_path / "command.json").read_text())["command"] == COMMAND
     with pytest.raises(InputError, match="another --command"):
         make(tmp_path, command=wrong)
+
+
+def test_two_commands_that_begin_in_one_folder_do_not_mix(tmp_path):
+    question = Question(2.0**-10, 0.5, TOKENS)
+    one, other = make(tmp_path), make(tmp_path, weight_decay_convention="independent")
+    one.ask([question])
+    with pytest.raises(InputError, match="another --wd-convention"):
+        other.ask([question])
+    assert json.loads((tmp_path / "command.json").read_text())["wd-convention"] == "coupled"
+    twin = make(tmp_path)
+    one.ask([Question(2.0**-9, 0.5, TOKENS)])
+    twin.ask([Question(2.0**-8, 0.5, TOKENS)])
+    assert len(twin.answers()) == 3, "what the other tuning has found meanwhile is known"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])

@@ -103,6 +103,8 @@ class CommandObjective:
     def ask(self, questions: Sequence[Question]) -> None:
         waiting, running = list(questions), list[_Run]()
         with _alone(self.folder), Keeper() as keeper:
+            self._journal = Journal(self.folder / "answers.jsonl")  # another tuning may have been here since
+            self._require_same()
             self._note_what_is_asked()
             try:
                 while waiting or running:

@@ -44,39 +44,49 @@ def marked(mark: str, environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def end_runs(runs: Collection[Processes], look: Callable[[], object] = lambda: None) -> None:
-    """Asks all processes of the runs to end, and makes them where they do not; `look` is called while it waits."""
+    """Asks all processes of the runs to end, and makes them where they do not; `look` is called while it waits.
+
+    Each is asked once, also those that begin meanwhile: some programs take a second word for an order to drop all.
+    """
+    asked = set[int]()
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [run for run in runs if _signal(run, number)]
         until = time.monotonic() + PATIENCE_SECONDS
-        while left and time.monotonic() < until:
+        while _signal(runs, number, asked if number == signal.SIGTERM else set()):
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_SECONDS)
             look()
-            left = [run for run in left if _signal(run, 0)]
-            time.sleep(POLL_SECONDS if left else 0.0)
-        if not left:
+        else:
             return
 
 
-def _signal(run: Processes, number: int) -> bool:
-    """Sends a signal to all processes of a run, once to each; whether any of them still runs."""
-    found = False
-    for process in _elsewhere(run):
+def _signal(runs: Collection[Processes], number: int, asked: set[int]) -> bool:
+    """Sends a signal to all process groups and processes of the runs that did not get it; whether any of them still
+    runs. Groups come first: what they begin while the others are looked for would be missed."""
+    for run in runs:
+        if run.group not in asked:
+            asked.add(run.group)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(run.group, number)
+    elsewhere = _elsewhere(runs)
+    for process in elsewhere - asked:
+        asked.add(process)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
-            found = True
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(run.group, number)
-        found = _is_running(run.group) or found
-    return found
+    return bool(elsewhere) or any(_is_running(run.group) for run in runs)
 
 
-def _elsewhere(run: Processes) -> Iterator[int]:
-    """Processes with the run's mark in other process groups. The dead have no environment any more."""
-    line = f"{MARK}={run.mark}".encode()
+def _elsewhere(runs: Collection[Processes]) -> set[int]:
+    """Processes with the mark of one of the runs in other process groups. The dead have no environment any more."""
+    groups = {f"{MARK}={run.mark}".encode(): run.group for run in runs}
+    found = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # of another user, or it has ended meanwhile
             process = int(path.parent.name)
-            if line in path.read_bytes().split(b"\0") and os.getpgid(process) != run.group:
-                yield process
+            for line in groups.keys() & set(path.read_bytes().split(b"\0")):
+                if os.getpgid(process) != groups[line]:
+                    found.add(process)
+    return found
 
 
 def _is_running(process_group: int) -> bool:
@@ -84,7 +94,7 @@ def _is_running(process_group: int) -> bool:
     parents never do, such as the first process of many containers: nobody needs to wait for those."""
     try:
         os.killpg(process_group, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # or the number is somebody else's by now
         return False
     members = [state for state, group in _states_and_groups() if group == process_group]
     return not members or any(state != "Z" for state in members)
