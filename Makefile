@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 RACE := OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" $(BIN)/python benchmarks/tuners/race.py --processes 2
 
 BENCHMARKS := training_speed noise_overhead sweep_throughput analysis_speed analysis_sources suggest_speed report_speed
-PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live tuner_coverage
+PROOFS := kills budgets ranks prepare_memory noise_coverage sweep_kills sweep_drivers sweep_price ray_cluster import_fuzz analysis_coverage_surface analysis_controls tune_kills tune_live tuner_coverage tuner_tables
 
 # Fast tuners with all seeds, slow ones (and ours without its parts) with fewer.
 RACERS := isotune,oracle,grid,random,sobol,sobol-quadratic,lr-only,lr-then-wd,tpe,tpe-elr,cma-es,tpe-hyperband,tpe-hyperband-decayed,asha,asha-decayed,asha-decayed-unpaused,asha-syne-tune

@@ -12,7 +12,7 @@ import numpy as np
 from replay import Question, Replay, Spent
 from scores import TARGETS
 
-from isotune.tune import Answer, Goal, Space, suggest
+from isotune.tune import Answer, Goal, Recommendation, Space, suggest
 from isotune.tune import Question as Asked
 from isotune.tune.questions import MAX_SEEDS, MIN_DECAYS_PER_RUNG
 from isotune.tune.readings import Trunk, read_off
@@ -23,7 +23,12 @@ LAST = STRICTEST / 2  # where it stops: what it expects is a mean, and a replay 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """The tuner as users have it; it draws no random numbers, so that only the replay's seed makes a difference."""
-    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay))
+    return (spent for spent, _ in whole_tuning(replay))
+
+
+def whole_tuning(replay: Replay) -> Iterator[tuple[Spent, Recommendation]]:
+    """The same, with all that it says of what it recommends."""
+    return _tuning(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay))
 
 
 def isotune_without_readings(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
@@ -62,6 +67,18 @@ def _tuned(
     reads: bool = True,
     max_seeds: int = MAX_SEEDS,
 ) -> Iterator[Spent]:
+    steps = _tuning(replay, tokens_per_step=tokens_per_step, rungs=rungs, reads=reads, max_seeds=max_seeds)
+    return (spent for spent, _ in steps)
+
+
+def _tuning(
+    replay: Replay,
+    *,
+    tokens_per_step: int | None,
+    rungs: tuple[int, ...],
+    reads: bool = True,
+    max_seeds: int = MAX_SEEDS,
+) -> Iterator[tuple[Spent, Recommendation]]:
     pairs = [(2.0**lr, 2.0**wd) for lr, wd in zip(replay.log2_lr.tolist(), replay.log2_wd.tolist(), strict=True)]
     cells = {pair: cell for cell, pair in enumerate(pairs)}
     space = Space(only=tuple(pairs))
@@ -85,7 +102,7 @@ def _tuned(
         suggestion = suggest(goal, answers + read, prices)
         best = suggestion.recommendation
         if answers:  # before that it recommends what it expects, for nothing: no rival does
-            yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done)
+            yield Spent(replay.spent, cells[best.learning_rate, best.weight_decay], suggestion.is_done), best
         is_sure = answers and best.regret <= LAST and suggestion.is_done
         if is_sure or replay.is_exhausted or not suggestion.questions:
             return
