@@ -74,7 +74,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_what_kills_left_is_removed(tmp_path):
-    for name in (".state.safetensors.0a1b2c3d.part", "curve.jsonl", "state.safetensors"):
+    for name in (".state.safetensors.0a1b2c3d.part", ".tmp2fB7a4", "curve.jsonl", "state.safetensors"):
         (tmp_path / name).touch()
     remove_parts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.jsonl", "state.safetensors"]

@@ -1,10 +1,13 @@
 """Runs killed with SIGKILL, wherever, and repeated end with the bytes of one that was not."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 from small import EVALUATION, NO_EVALUATION, contents, small_constant, small_wsd
 
+from isotune.runs.files import PARTS, remove_parts
 from isotune.train import train
 
 
@@ -21,13 +24,24 @@ def expected(recipe, tmp_path_factory):
 
 
 def leftovers(study):
-    return [
-        *study.glob("attempts/?*.*"),
-        *study.glob(".*.part"),
-        *study.glob("*/.*.part"),
-        *study.glob("*/*/.*.part"),
-        *study.glob("*/*/lock"),
-    ]
+    parts = [path for pattern in PARTS for path in study.rglob(pattern)]
+    return [*study.glob("attempts/?*.*"), *parts, *study.glob("*/*/lock")]
+
+
+def test_what_safetensors_leaves_when_it_is_killed_is_known_by_its_name(tmp_path):
+    script = (
+        "import os, sys, threading, torch\n"
+        "from safetensors.torch import save_file\n"
+        "def kill():\n"
+        "    while not os.listdir(sys.argv[1]):\n"
+        "        pass\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "threading.Thread(target=kill, daemon=True).start()\n"
+        "save_file({'a': torch.zeros(100_000_000, dtype=torch.uint8)}, sys.argv[1] + '/state.safetensors')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    remove_parts(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= {"state.safetensors"}
 
 
 def test_five_kills_at_random_moments_change_no_byte(forks, recipe, expected, tmp_path):

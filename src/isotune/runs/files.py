@@ -16,6 +16,7 @@ from isotune.errors import InputError
 
 FORMAT = 1  # of every file of a study; old versions stay readable from release 0.1.0 on
 LOCK = "lock"  # in an attempt's folder, locked by the process that trains there
+PARTS = (".*.part", ".tmp??????")  # names of unfinished files: ours, and those that safetensors writes by itself
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -52,8 +53,9 @@ def move(source: Path, path: Path) -> None:
 
 def remove_parts(folder: Path) -> None:
     """Removes what kills left of unfinished files."""
-    for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+    for pattern in PARTS:
+        for part in folder.glob(pattern):
+            part.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from isotune.errors import InputError
 from isotune.recipe import Recipe
 from isotune.runs import Study
+from isotune.runs.files import PARTS
 from isotune.sweep.claims import is_dead_here, read_driver
 from isotune.sweep.plan import make_plan
 from isotune.sweep.plans import planned_recipes
@@ -43,7 +44,8 @@ def removable(study: Study, *, keep: Collection[str] = (), with_models: bool = F
         for path in states
         if path.stem not in kept and not any(path.name.startswith(name) for name in keep)
     ]
-    result += [_of(path, "what a kill left of an unfinished file") for path in study.folder.rglob(".*.part")]
+    parts = (path for pattern in PARTS for path in study.folder.rglob(pattern))
+    result += [_of(path, "what a kill left of an unfinished file") for path in parts]
     result += [_of(path, "a claim or a log of a driver that is gone") for path in _left_by_dead_drivers(study)]
     return result
 
