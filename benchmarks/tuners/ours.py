@@ -23,7 +23,7 @@ LAST = STRICTEST / 2  # where it stops: what it expects is a mean, and a replay 
 
 def isotune(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """The tuner as users have it; it draws no random numbers, so that only the replay's seed makes a difference."""
-    return (spent for spent, _ in whole_tuning(replay))
+    return _points(whole_tuning(replay))
 
 
 def whole_tuning(replay: Replay) -> Iterator[tuple[Spent, Recommendation]]:
@@ -33,22 +33,22 @@ def whole_tuning(replay: Replay) -> Iterator[tuple[Spent, Recommendation]]:
 
 def isotune_without_readings(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """Nothing is read off trunks: only decays that were trained count."""
-    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), reads=False)
+    return _points(_tuning(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), reads=False))
 
 
 def isotune_without_invariance(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """n is not known to it, so that it has the plain kernel alone."""
-    return _tuned(replay, tokens_per_step=None, rungs=_rungs(replay))
+    return _points(_tuning(replay, tokens_per_step=None, rungs=_rungs(replay)))
 
 
 def isotune_with_one_seed(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """No setting is asked with a second seed."""
-    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), max_seeds=1)
+    return _points(_tuning(replay, tokens_per_step=replay.tokens_per_step, rungs=_rungs(replay), max_seeds=1))
 
 
 def isotune_without_rungs(replay: Replay, rng: np.random.Generator) -> Iterator[Spent]:
     """Only runs of the target budget."""
-    return _tuned(replay, tokens_per_step=replay.tokens_per_step, rungs=(replay.budget,))
+    return _points(_tuning(replay, tokens_per_step=replay.tokens_per_step, rungs=(replay.budget,)))
 
 
 def _rungs(replay: Replay) -> tuple[int, ...]:
@@ -59,15 +59,7 @@ def _rungs(replay: Replay) -> tuple[int, ...]:
     )
 
 
-def _tuned(
-    replay: Replay,
-    *,
-    tokens_per_step: int | None,
-    rungs: tuple[int, ...],
-    reads: bool = True,
-    max_seeds: int = MAX_SEEDS,
-) -> Iterator[Spent]:
-    steps = _tuning(replay, tokens_per_step=tokens_per_step, rungs=rungs, reads=reads, max_seeds=max_seeds)
+def _points(steps: Iterator[tuple[Spent, Recommendation]]) -> Iterator[Spent]:
     return (spent for spent, _ in steps)
 
 
