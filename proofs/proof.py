@@ -26,6 +26,7 @@ ROOMS = {
     "noise_coverage": ("measure",),
     "sweep": (*TRAINING_ROOMS, "sweep"),
     "ray": (*TRAINING_ROOMS, "sweep"),
+    "tune": (*TRAINING_ROOMS, "sweep", "analyze", "tune", "objectives"),
     "analysis": ("measure", "analyze"),
     "import": ("recipe", "runs", "integrations", "integrations/importers"),
 }

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +38,9 @@ def new_mark() -> str:
     return uuid.uuid4().hex
 
 
-def marked(mark: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def marked(mark: str) -> dict[str, str]:
     """The environment to start a run in."""
-    return {**environment, MARK: mark}
+    return {**os.environ, MARK: mark}
 
 
 def end_runs(runs: Collection[Processes], look: Callable[[], object] = lambda: None) -> None:
