@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from isotune.tune.belief import MIN_WEIGHT, SCATTERS, SIZES, believe
+from isotune.tune.belief import SCATTERS, SIZES, believe
+from isotune.tune.evidence import MIN_WEIGHT
 from isotune.tune.kernels import (
     HELPED,
     INVARIANT,
@@ -18,7 +19,7 @@ from isotune.tune.kernels import (
     seed_covariance,
     seed_variance,
 )
-from isotune.tune.observations import MAX_OBSERVATIONS, NOISE, Observations, _cells, with_noise
+from isotune.tune.observations import CELL, MAX_OBSERVATIONS, NOISE, Groups, Observations, with_noise
 
 RNG = np.random.default_rng(0)
 
@@ -261,9 +262,12 @@ def test_a_short_run_says_less_than_a_long_one():
 
 def test_runs_of_one_cell_and_budget_are_found_as_numpy_finds_them():
     seen = points(30)[RNG.integers(0, 30, 80)] + RNG.choice([0.0, 1e-9], (80, 5))
-    _, first, cell = np.unique(seen[:, (3, 0, 1)].round(5), axis=0, return_index=True, return_inverse=True)
-    found = _cells(seen)
-    assert found[0].tolist() == first.tolist() and found[1].tolist() == cell.ravel().tolist()
+    seen[:, 4] = RNG.integers(0, 2, 80)
+    groups = Groups(seen)
+    for columns in (CELL, CELL, (4,), (3, 0), (3, 0, 4)):
+        expected, which = np.unique(seen[:, columns].round(5), axis=0, return_inverse=True)
+        found = groups.ranks(*columns)
+        assert found[0] == len(expected) and found[1].tolist() == which.ravel().tolist()
 
 
 def test_bad_losses_count_less_and_of_very_many_the_best_are_kept():

@@ -29,7 +29,7 @@ VERY_LARGE = replace(GOAL, space=Space(learning_rate=(2.0**-20, 1.0), weight_dec
 
 
 def outlook_of(goal, answers):
-    return Outlook(goal, believe_answers(goal, answers))
+    return Outlook(goal, Told.of(answers), believe_answers(goal, answers))
 
 
 def looked_at(goal, answers):
@@ -105,10 +105,9 @@ def test_where_long_runs_diverge_what_is_recommended_may_be_asked():
     answers = [Answer(Question(2.0**-7, 2.0**-4, long), math.nan, "diverged")]
     for lr in (2.0**-13, 2.0**-10, 2.0**-8, 2.0**-6):
         answers.append(Answer(Question(lr, 2.0**-4, short), 3.0 * lr**-0.05))
-    told = Told.of(answers)
-    outlook = Outlook(LARGE, believe_answers(LARGE, answers))
-    targets = outlook.considered(recommendable(LARGE, told))
-    assert set(targets.tolist()) <= set(questions_of(outlook, targets, told, ()).tolist())
+    outlook = outlook_of(LARGE, answers)
+    targets = outlook.considered(recommendable(LARGE, outlook.told))
+    assert set(targets.tolist()) <= set(questions_of(outlook, targets).tolist())
 
 
 @pytest.mark.parametrize("surface", [nano_like, round_bowl])

@@ -10,14 +10,14 @@ evidence, too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import lapack
 
+from isotune.tune.evidence import JITTERS, Contest, Prepared, Rival, Solved, Trials, slices_by_view
 from isotune.tune.kernels import (
     Chosen,
     Kernel,
@@ -41,26 +41,11 @@ ROUGH_ODDS = 1.0  # that it does so, on a surface that is less smooth
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the kernels' constants say, with odds: nano's large batch does so by a factor of 4.6.
 SCATTERS = {0.5: 0.3, 1.5: 2.0, 4.5: 1.0}
-LUCK, MIN_FOR_LUCK = 4.0, 4  # deviations below the expected, and observations to expect something by
-MIN_WEIGHT = 0.01  # rivals below are dropped
-HOPELESS, NEAR = 25.0, 8.0  # in log likelihood below the best: where it is left, and how far its neighbours are tried
+MIN_FOR_LUCK = 4  # observations to expect something by
 
 # A suggestion takes and frees some MB, which glibc returns to the system each time, and a fifth of the time goes into
 # getting it back. It keeps more from the moment that something large was freed.
 np.empty(1 << 20)
-
-_MORE_THAN_ANY_RESIDUAL = 1e30
-_JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
-
-
-@dataclass(frozen=True)
-class Rival:
-    """One way in which the losses may be: a kernel, how steep the bowl is, and how much seeds scatter."""
-
-    kernel: Kernel
-    size: float
-    scatter: float  # of seeds
-    weight: float  # its probability
 
 
 @dataclass(frozen=True)
@@ -70,42 +55,49 @@ class Belief:
     rivals: tuple[Rival, ...]
     observations: Observations
     _places: Places = field(repr=False)  # of the observations
-    _solved: tuple[_Solved, ...] = field(repr=False)  # the same, by rival
+    _solved: tuple[Solved, ...] = field(repr=False)  # the same, by rival
 
-    def at(self, points: Points | Places) -> Posterior:
-        """The log losses at these points."""
+    def beside(self, points: Points | Places) -> Beside:
+        """What these points share with the observations."""
         kernels = {rival.kernel.view: rival.kernel for rival in self.rivals}
         places = points if isinstance(points, Places) else Places.of(kernels.values(), points)
-        means = np.empty((len(self.rivals), len(places)))
-        for view in kernels:
-            its = [index for index, rival in enumerate(self.rivals) if rival.kernel.view == view]
-            means[its] = expected_losses(
-                [(self.rivals[index].kernel, self.rivals[index].size) for index in its], places
-            )
-        n = len(self.observations)
-        known = np.empty((len(places), len(self.rivals) * n))
-        if n:
-            shared = {view: kernel.shared(places, self._places) for view, kernel in kernels.items()}
-            of_seeds = self.observations.seed_covariance(self._places, places)
-            for index, (rival, solved) in enumerate(zip(self.rivals, self._solved, strict=True)):
-                covariance = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
-                covariance += rival.scatter**2 * of_seeds
-                whitening = math.sqrt(rival.weight) * solved.inverse.T
-                explained = np.matmul(covariance, whitening, out=known[:, index * n : (index + 1) * n])
-                means[index] += explained @ (solved.residual / math.sqrt(rival.weight))
-        return Posterior(self.rivals, places, means, known)
+        if not len(self.observations):
+            return Beside(places, {}, 0.0)
+        shared = {view: kernel.shared(places, self._places) for view, kernel in kernels.items()}
+        return Beside(places, shared, self.observations.seed_covariance(self._places, places))
 
-    def expected(self, places: Places) -> np.ndarray:
+    def at(self, points: Points | Places | Beside) -> Posterior:
+        """The log losses at these points."""
+        beside = points if isinstance(points, Beside) else self.beside(points)
+        places, n = beside.places, len(self.observations)
+        means = np.empty((len(self.rivals), len(places)))
+        known = np.empty((len(places), len(self.rivals), n))
+        by_rival = known.transpose(1, 0, 2)
+        for view, its in slices_by_view(self.rivals).items():
+            rivals, solved = self.rivals[its], self._solved[its]
+            means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places)
+            if n:
+                roots = np.sqrt([one.weight for one in rivals])
+                covariances = beside.covariances(view, rivals)
+                whitening = np.array([root * one.inverse.T for root, one in zip(roots, solved, strict=True)])
+                np.matmul(covariances, whitening, out=by_rival[its])
+                residuals = np.array([one.residual for one in solved]) / roots[:, None]
+                means[its] += np.matmul(by_rival[its], residuals[:, :, None])[:, :, 0]
+        return Posterior(self.rivals, places, means, known.reshape(len(places), -1))
+
+    def expected(self, points: Places | Beside) -> np.ndarray:
         """The mean of the log losses at these places: the same as that of `at`, in a fraction of the time."""
+        beside = points if isinstance(points, Beside) else self.beside(points)
         n = len(self.observations)
-        means, seeds = np.zeros(len(places)), np.zeros(n)
+        means, seeds = np.zeros(len(beside.places)), np.zeros(n)
         for view in self.views:
-            own, others = places.views[view].terms, self._places.views[view].terms
+            own, others = beside.places.views[view].terms, self._places.views[view].terms
             terms, departures = np.zeros(own.shape[1]), np.zeros(n)
-            its = [one for one in zip(self.rivals, self._solved, strict=True) if one[0].kernel.view == view]
-            for rival, solved in its:
-                terms += rival.weight * rival.kernel.coefficients(rival.size)
-                if n:
+            for rival, solved in zip(self.rivals, self._solved, strict=True):
+                if rival.kernel.view == view:
+                    terms += rival.weight * rival.kernel.coefficients(rival.size)
+                    if not n:
+                        continue
                     explains = rival.weight * (solved.residual @ solved.inverse)
                     weights = rival.kernel.weights(rival.size)
                     terms += weights.squares * (explains @ others)
@@ -113,9 +105,8 @@ class Belief:
                     seeds += rival.scatter**2 * explains
             means += own @ terms
             if n:
-                means += its[0][0].kernel.shared(places, self._places).departures @ departures
-        of_seeds = self.observations.seed_covariance(self._places, places) if n else 0.0
-        return means + (of_seeds @ seeds if isinstance(of_seeds, np.ndarray) else of_seeds)
+                means += beside.shared[view].departures @ departures
+        return means + beside.of_seeds @ seeds if isinstance(beside.of_seeds, np.ndarray) else means
 
     def likeliest(self) -> Belief:
         """That of the likeliest rival alone."""
@@ -126,6 +117,22 @@ class Belief:
     def views(self) -> tuple[str, ...]:
         """How the rivals see points, each once."""
         return tuple(dict.fromkeys(rival.kernel.view for rival in self.rivals))
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Places, and what they share with the observations under the rivals of each view."""
+
+    places: Places = field(repr=False)
+    shared: dict[str, Shared] = field(repr=False)
+    of_seeds: np.ndarray | float = field(repr=False)
+
+    def covariances(self, view: str, rivals: Sequence[Rival]) -> np.ndarray:
+        """[rivals x places x observations], by rivals of one view."""
+        found = self.shared[view].covariance(Weights.of([(one.kernel, one.size) for one in rivals]))
+        if isinstance(self.of_seeds, np.ndarray):
+            found += np.square([one.scatter for one in rivals])[:, None, None] * self.of_seeds
+        return found
 
 
 @dataclass(frozen=True)
@@ -170,18 +177,27 @@ class Posterior:
     def draws(self, chosen: slice, normals: np.ndarray) -> np.ndarray:
         """Joint draws made of standard normal ones, both [draws x chosen]; each rival has its share of them."""
         drawn = np.empty_like(normals)
-        seeds = self._of_seeds(chosen, chosen)
-        shared = {view: self.places.shared(kernel, chosen, chosen) for view, (kernel, _) in self._by_view.items()}
-        n = self._known.shape[1] // len(self.rivals)
+        roots = [_root(covariance) for covariance in self._covariances(chosen)]
         ends = np.rint(self.weights.cumsum() * len(normals)).astype(int).tolist()
-        for index, (rival, begin, end) in enumerate(zip(self.rivals, [0, *ends], ends, strict=False)):
-            if begin < end:
-                known = self._known[chosen, index * n : (index + 1) * n]
-                own = shared[rival.kernel.view].covariance(rival.kernel.weights(rival.size))
-                own += rival.scatter**2 * seeds - known @ (known / rival.weight).T
-                np.matmul(normals[begin:end], _root(own).T, out=drawn[begin:end])
-                drawn[begin:end] += self._means[index][chosen]
+        for root, mean, begin, end in zip(roots, self._means[:, chosen], [0, *ends], ends, strict=False):
+            np.matmul(normals[begin:end], root.T, out=drawn[begin:end])
+            drawn[begin:end] += mean
         return drawn
+
+    def _covariances(self, chosen: slice) -> np.ndarray:
+        """[rivals x chosen x chosen]"""
+        known = self._known[chosen]
+        by_rival = known.reshape(len(known), len(self.rivals), -1).transpose(1, 0, 2)
+        found = np.matmul(by_rival, by_rival.transpose(0, 2, 1))
+        found /= -self.weights[:, None, None]
+        of_seeds = self._of_seeds(chosen, chosen)
+        for its in slices_by_view(self.rivals).values():
+            rivals = self.rivals[its]
+            shared = self.places.shared(rivals[0].kernel, chosen, chosen)
+            found[its] += Beside(self.places, {rivals[0].kernel.view: shared}, of_seeds).covariances(
+                rivals[0].kernel.view, rivals
+            )
+        return found
 
     def _of_seeds(self, first: Chosen, second: slice) -> np.ndarray | float:
         if np.isnan(self.places.seeds[first]).all():  # targets have none
@@ -205,28 +221,6 @@ class Posterior:
         return sum(rival.weight * rival.scatter**2 for rival in self.rivals)
 
 
-@dataclass(frozen=True)
-class _Solved:
-    """The observations under one rival: Cholesky factor of their covariance, and their residual whitened by it."""
-
-    root: np.ndarray
-    residual: np.ndarray
-
-    @cached_property
-    def inverse(self) -> np.ndarray:
-        """Of the root: products with it take less time than solutions."""
-        inverse = lapack.dtrtri(self.root, lower=1)[0]
-        inverse *= _lower_triangle(len(inverse))  # what stands above the root's diagonal does not count
-        return np.asarray(inverse)
-
-    def luck(self) -> np.ndarray:
-        """Half of what each observation is below what the others lead to expect, where that is more than LUCK
-        deviations; else 0."""
-        precision = np.einsum("ij,ij->j", self.inverse, self.inverse)
-        below = -(self.residual @ self.inverse) / precision
-        return np.where(below * np.sqrt(precision) > LUCK, below / 2, 0.0)
-
-
 def believe(
     kernels: Mapping[Kernel, float],
     observations: Observations,
@@ -237,184 +231,28 @@ def believe(
     dropped. A loss far below what all others lead to expect is taken for luck, until another seed says the same."""
     sizes, scatters = SIZES if sizes is None else sizes, SCATTERS if scatters is None else scatters
     observed = fewer(observations)
-    prepared = _Prepared(kernels, observed)
-    trials = _Trials(kernels, sizes, scatters, observed, prepared)
+    contest = Contest.of(kernels, sizes, scatters)
+    prepared = Prepared(contest, observed)
+    trials = Trials(contest, observed, prepared)
     if len(observed) >= MIN_FOR_LUCK:
         trials.first()
         luck = trials.likeliest().luck()
         if luck.any():
             observed = replace(observed, noise=np.hypot(observed.noise, luck))
-            trials = _Trials(kernels, sizes, scatters, observed, prepared)
+            trials = Trials(contest, observed, prepared)
     trials.worthwhile()
     rivals, solved = zip(*trials.rivals(), strict=True)
     return Belief(rivals, observed, prepared.places, solved)
 
 
-class _Prepared:
-    """The observations, whatever their noise: where they are, what seeds do to them, and the rest of their
-    covariance."""
-
-    def __init__(self, kernels: Iterable[Kernel], observed: Observations):
-        self.places = Places.of(kernels, observed.points)
-        self.of_seeds = observed.seed_covariance(self.places)
-        self._values = observed.values
-        self._shared: dict[str, Shared] = {}
-        self._noiseless: dict[tuple[Kernel, float], np.ndarray] = {}
-
-    def noiseless(self, rivals: Sequence[tuple[Kernel, float]]) -> list[np.ndarray]:
-        """The covariances by kernel and size without noise and seeds, with the residual for a border; made when they
-        are asked for."""
-        missing: dict[str, list[tuple[Kernel, float]]] = {}
-        for rival in dict.fromkeys(rivals):
-            if rival not in self._noiseless:
-                missing.setdefault(rival[0].view, []).append(rival)
-        n = len(self.places)
-        for its in missing.values():
-            bordered = np.empty((len(its), n + 1, n + 1))
-            self._shared_by(its[0][0]).covariance(Weights.of(its), out=bordered[:, :n, :n])
-            bordered[:, n, :n] = bordered[:, :n, n] = self._values - expected_losses(its, self.places)
-            bordered[:, n, n] = _MORE_THAN_ANY_RESIDUAL
-            self._noiseless.update(zip(its, bordered, strict=True))
-        return [self._noiseless[rival] for rival in rivals]
-
-    def noise(self, observed: Observations, scatters: Sequence[float]) -> np.ndarray:
-        """[scatters x observations + 1 x observations + 1]: what seeds and runs by themselves add to it."""
-        n = len(self.places)
-        noise = np.zeros((len(scatters), n + 1, n + 1))
-        np.multiply(np.square(scatters)[:, None, None], self.of_seeds, out=noise[:, :n, :n])
-        noise.reshape(len(scatters), -1)[:, : -n - 1 : n + 2] += observed.noise**2 + 1e-12
-        return noise
-
-    def _shared_by(self, kernel: Kernel) -> Shared:
-        if kernel.view not in self._shared:
-            self._shared[kernel.view] = kernel.shared(self.places, self.places)
-        return self._shared[kernel.view]
-
-
-class _Trials:
-    """The rivals by kernel, size and scatter, each tried when it is asked for, since that takes most of the time."""
-
-    def __init__(
-        self,
-        kernels: Mapping[Kernel, float],
-        sizes: Mapping[float, float],
-        scatters: Mapping[float, float],
-        observed: Observations,
-        prepared: _Prepared,
-    ):
-        self._kernels, self._sizes, self._scatters = list(kernels), list(sizes), list(scatters)
-        by_kernel, by_size, by_scatter = (np.log(list(odds.values())) for odds in (kernels, sizes, scatters))
-        if observed.repeats is not None:
-            by_scatter = by_scatter + [observed.repeats.log_likelihood(scatter) for scatter in scatters]
-        self._odds = by_kernel[:, None, None] + by_size[:, None] + by_scatter
-        self._prepared = prepared
-        self._noise = prepared.noise(observed, self._scatters)
-        self._tried = np.zeros(self._odds.shape, dtype=bool)
-        self._logs = np.full(self._odds.shape, -math.inf)  # of what each that was tried weighs, by odds and evidence
-        self._roots: dict[tuple[int, ...], np.ndarray] = {}
-
-    def first(self) -> None:
-        """Every second size and scatter, which is enough to see what is luck."""
-        wanted = np.zeros(self._logs.shape, dtype=bool)
-        wanted[:, _every_second(len(self._sizes)), _every_second(len(self._scatters))] = True
-        self._try(wanted)
-
-    def worthwhile(self) -> None:
-        """Those that may have a chance: of all kernels but those that are hopeless from the first, the sizes and
-        scatters beside the best of its own; and what is beside anything that comes near the best of all."""
-        self.first()
-        bests = self._logs.max(axis=(1, 2), keepdims=True)
-        has_a_chance = bests > bests.max() - HOPELESS
-        while True:
-            wanted = ((self._logs == bests) & has_a_chance) | (self._logs > bests.max() - NEAR)
-            wanted = _and_beside(wanted) & ~self._tried
-            if not wanted.any():
-                return
-            self._try(wanted)
-            bests = self._logs.max(axis=(1, 2), keepdims=True)
-
-    def likeliest(self) -> _Solved:
-        """The observations under the likeliest rival of those that were tried."""
-        kernel, size, scatter = map(int, np.unravel_index(self._logs.argmax(), self._logs.shape))
-        return self._solved(kernel, size, scatter)
-
-    def rivals(self) -> list[tuple[Rival, _Solved]]:
-        """Those of what was tried that have a chance, with their probabilities."""
-        weights = np.exp(self._logs - self._logs.max())
-        weights[weights < MIN_WEIGHT * weights.sum()] = 0.0
-        weights /= weights.sum()
-        found = []
-        for kernel, size, scatter in np.argwhere(weights).tolist():
-            weight = float(weights[kernel, size, scatter])
-            rival = Rival(self._kernels[kernel], self._sizes[size], self._scatters[scatter], weight)
-            found.append((rival, self._solved(kernel, size, scatter)))
-        return found
-
-    def _try(self, wanted: np.ndarray) -> None:
-        """All of the wanted ones that were not tried yet, at once."""
-        kernels, sizes, scatters = places = (wanted & ~self._tried).nonzero()
-        if not len(kernels):
-            return
-        keys = list(zip(kernels.tolist(), sizes.tolist(), scatters.tolist(), strict=True))
-        noiseless = self._prepared.noiseless([(self._kernels[kernel], self._sizes[size]) for kernel, size, _ in keys])
-        roots = np.empty((len(keys), *self._noise[0].shape))  # each transposed, which is the order of LAPACK
-        for root, covariance, scatter in zip(roots, noiseless, scatters.tolist(), strict=True):
-            np.add(covariance, self._noise[scatter], out=root)
-            if lapack.dpotrf(root.T, lower=1, overwrite_a=1, clean=0)[1]:
-                root.T[:] = _bordered_root(covariance + self._noise[scatter])
-        n = roots.shape[1] - 1
-        residuals, diagonals = roots[:, :n, n], roots.reshape(len(keys), -1)[:, : -n - 1 : n + 2]
-        logs = -np.einsum("ij,ij->i", residuals, residuals) / 2 - np.log(diagonals).sum(axis=1)
-        self._logs[places] = self._odds[places] + logs
-        self._tried[places] = True
-        self._roots.update(zip(keys, roots, strict=True))
-
-    def _solved(self, kernel: int, size: int, scatter: int) -> _Solved:
-        root = self._roots[kernel, size, scatter]
-        return _Solved(root[:-1, :-1].T, root[:-1, -1])
-
-
-def _and_beside(chosen: np.ndarray) -> np.ndarray:
-    """What is chosen, and its neighbours by size and by scatter."""
-    result = chosen.copy()
-    result[:, 1:] |= chosen[:, :-1]
-    result[:, :-1] |= chosen[:, 1:]
-    result[:, :, 1:] |= chosen[:, :, :-1]
-    result[:, :, :-1] |= chosen[:, :, 1:]
-    return result
-
-
-def _bordered_root(symmetric: np.ndarray) -> np.ndarray:
-    """The lower Cholesky factor of a covariance that is not quite positive definite, with a residual for a border: the
-    factor's last row is the residual, whitened. Nothing above the diagonal is set to 0."""
-    for share in _JITTERS:
-        tried = symmetric.copy()
-        tried[:-1, :-1] += _jitter(symmetric[:-1, :-1], share)
-        root, failed = lapack.dpotrf(tried, lower=1, clean=0)
-        if not failed:
-            return np.asarray(root)
-    raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")
-
-
-def _every_second(count: int) -> slice:
-    return slice(1, None, 2) if count > 1 else slice(None)
-
-
 def _root(covariance: np.ndarray) -> np.ndarray:
     """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
-    for share in (0.0, *_JITTERS):
-        tried = covariance.T.copy(order="F")
-        np.einsum("ii->i", tried)[:] += 1e-10 + share * float(covariance.diagonal().max())
-        root, failed = lapack.dpotrf(tried, lower=1, clean=1, overwrite_a=1)
+    diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
+    diagonal += 1e-10
+    for share in (0.0, *JITTERS):
+        if share:
+            diagonal += share * float(diagonal.max())
+        root, failed = lapack.dpotrf(covariance.T, lower=1)
         if not failed:
             return np.asarray(root)
     raise np.linalg.LinAlgError("the covariance of the losses is not positive definite")
-
-
-def _jitter(covariance: np.ndarray, share: float) -> np.ndarray:
-    return share * float(np.diag(covariance).max()) * np.eye(len(covariance))
-
-
-@lru_cache(maxsize=64)
-def _lower_triangle(size: int) -> np.ndarray:
-    return np.asfortranarray(np.tri(size))

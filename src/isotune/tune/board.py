@@ -46,9 +46,11 @@ class Board:
         return self.places.some(rows, views).with_seeds(all_seeds, departures)
 
 
-def board_of(goal: Goal, cells: np.ndarray) -> Board:
+def board_of(goal: Goal, *cells: np.ndarray) -> Board:
     """One that has these cells, and is kept where the space is not very large."""
-    return whole_board(goal) if len(goal.space.cells) <= MAX_ON_BOARD else Board.of(goal, cells)
+    if len(goal.space.cells) <= MAX_ON_BOARD:
+        return whole_board(goal)
+    return Board.of(goal, np.unique(np.concatenate(cells)))
 
 
 @lru_cache(maxsize=2)  # one takes up to 80 MB

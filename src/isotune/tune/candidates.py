@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,9 @@ from isotune.tune.told import Asked, Told, not_hopeless
 NUM_REPEATED = 16  # cells that further seeds are considered for, the best; half as many in large spaces
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
-_HALF_OF_NODES = list(zip(_NODES[6:].tolist(), (_WEIGHTS[6:] / _WEIGHTS.sum()).tolist(), strict=True))
+_OTHER_NODES = np.delete(_NODES, 5).astype(np.float32)[:, None, None]
+_OTHER_WEIGHTS = np.delete(_WEIGHTS / _WEIGHTS.sum(), 5)
+MAX_MOVED = 1 << 16  # numbers that are moved at once, to each node
 
 
 @dataclass(frozen=True)
@@ -32,38 +34,33 @@ class Candidates:
 
     @staticmethod
     def of(
-        goal: Goal,
+        outlook: Outlook,
         targets: np.ndarray,
         cells: np.ndarray,
-        outlook: Outlook,
-        told: Told,
-        leave_out: Sequence[Question],
         prices: Prices | None,
         views: Iterable[str],
         num_repeated: int | None = None,
     ) -> Candidates:
         """Of cells that may be asked (`askable`), so many of them with further seeds. `views` are those in which the
         places will be looked at."""
-        left_out = Asked.of(leave_out)
-        known_seeds = {*told.trained.seeds.tolist(), *left_out.seeds.tolist()}
-        rates, budgets = goal.space.settings[:, 0], np.array(goal.rungs)
-        board = board_of(goal, np.union1d(targets, cells))
-        cells, seeds = _cells_and_seeds(goal, outlook, cells, known_seeds, num_repeated)
-        rungs = np.arange(len(cells) * len(budgets)) % len(budgets)
-        cells, seeds, tokens = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), budgets[rungs]
-        kept = not_hopeless(rates[cells], tokens, told)
-        kept &= ~_were_asked(goal, cells, rungs, seeds, (told.trained, left_out), {*known_seeds, *goal.seeds})
-        cells, tokens, seeds = cells[kept], tokens[kept], seeds[kept]
-        asked = Asked(goal.space.settings[cells], goal.space.cells[cells], tokens, seeds)
-        listed = prices(_questions(asked)) if prices and len(asked) else tokens
-        new_seeds = set(seeds.tolist()) - known_seeds - {goal.seeds[0]}
-        for seed in new_seeds:
+        goal, register = outlook.goal, outlook.register
+        board = board_of(goal, targets, cells)
+        known_seeds = {*outlook.told.trained.seeds.tolist(), *outlook.unanswered.seeds.tolist()}
+        cells, seeds = _cells_and_seeds(outlook, cells, known_seeds, num_repeated)
+        budgets = np.array(goal.rungs)
+        cells, seeds, rungs = cells.repeat(len(budgets)), seeds.repeat(len(budgets)), _tiled(len(budgets), len(cells))
+        kept = ~register.has(cells, rungs, seeds)
+        kept &= not_hopeless(goal.space.settings[cells, 0], budgets[rungs], outlook.told)
+        cells, rungs, seeds = cells[kept], rungs[kept], seeds[kept]
+        asked = Asked(goal.space.settings[cells], goal.space.cells[cells], budgets[rungs], seeds)
+        listed = prices(_questions(asked)) if prices and len(asked) else asked.tokens
+        for seed in set(seeds.tolist()) - known_seeds - {goal.seeds[0]}:
             seeds = np.where(seeds == seed, NEW, seeds)
         return Candidates(
             asked,
-            board.places_of(targets, cells, rungs[kept], seeds, views),
+            board.places_of(targets, cells, rungs, seeds, views),
             np.maximum(1.0, np.array(listed, dtype=float)),
-            own_noise(goal.space.cells[cells, 0] - goal.space.middle[0]),
+            own_noise(asked.cells[:, 0] - goal.space.middle[0]),
         )
 
     def __len__(self) -> int:
@@ -120,7 +117,7 @@ class Candidates:
 
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""
-        return raised_noise(self.points, posterior.mean[self.num_targets :], self.noise)
+        return raised_noise(self.places.which[self.num_targets :], posterior.mean[self.num_targets :], self.noise)
 
 
 def askable(goal: Goal, told: Told) -> np.ndarray:
@@ -130,57 +127,47 @@ def askable(goal: Goal, told: Told) -> np.ndarray:
     return np.asarray(cells[not_hopeless(rates, np.full(len(cells), goal.rungs[0]), told)])
 
 
-def looked_at(outlook: Outlook, targets: np.ndarray, told: Told, leave_out: Sequence[Question]) -> np.ndarray:
+def looked_at(outlook: Outlook, targets: np.ndarray) -> np.ndarray:
     """The cells whose questions are weighed: of a large space the targets, some of all that may be asked, and some of
     those that have a run left with the first seed, lest there be nothing to ask while most was not."""
     goal = outlook.goal
-    cells = askable(goal, told)
+    cells = askable(goal, outlook.told)
     if is_small(goal):
         return cells
-    left = cells[_have_runs_left(goal, cells, told, Asked.of(leave_out))]
-    parts = [np.intersect1d(targets, cells), outlook.considered(cells), outlook.considered(left)]
-    return np.unique(np.concatenate(parts))
+    chosen, may_be_asked = (np.zeros(len(goal.space.cells), dtype=bool) for _ in range(2))
+    may_be_asked[cells] = True
+    left = cells[_have_runs_left(outlook, cells)]
+    for some in (targets, outlook.considered(cells), outlook.considered(left)):
+        chosen[some] = True
+    return np.flatnonzero(chosen & may_be_asked)
 
 
-def _have_runs_left(goal: Goal, cells: np.ndarray, told: Told, left_out: Asked) -> np.ndarray:
+def _have_runs_left(outlook: Outlook, cells: np.ndarray) -> np.ndarray:
     """Whether a cell may be asked with the first seed at some rung at which it was not."""
-    seed, num_rungs = goal.seeds[0], len(goal.rungs)
-    earlier = [asked.some(asked.seeds == seed) for asked in (told.trained, left_out)]
-    all_cells, rungs = cells.repeat(num_rungs), np.tile(np.arange(num_rungs), len(cells))
-    possible = not_hopeless(goal.space.settings[all_cells, 0], np.array(goal.rungs)[rungs], told)
-    possible &= ~_were_asked(goal, all_cells, rungs, np.full(len(all_cells), seed), earlier, {seed})
-    return np.asarray(possible.reshape(-1, num_rungs).any(axis=1))
+    goal = outlook.goal
+    is_left = ~outlook.register.has(cells, slice(None), goal.seeds[0])
+    budgets = np.array(goal.rungs)[_tiled(len(goal.rungs), len(cells))]
+    is_left &= not_hopeless(goal.space.settings[cells, 0].repeat(len(goal.rungs)), budgets, outlook.told).reshape(
+        is_left.shape
+    )
+    return np.asarray(is_left.any(axis=1))
+
+
+def _tiled(length: int, times: int) -> np.ndarray:
+    """0, 1, ... up to a length, so many times: the same as np.tile, whose checks take longer than that."""
+    return np.arange(length * times) % length
 
 
 def _questions(asked: Asked) -> list[Question]:
     return list(map(Question, *asked.settings.T.tolist(), asked.tokens.tolist(), asked.seeds.tolist()))
 
 
-def _were_asked(
-    goal: Goal,
-    cells: np.ndarray,
-    rungs: np.ndarray,
-    seeds: np.ndarray,
-    earlier: Sequence[Asked],
-    all_seeds: Collection[float],
-) -> np.ndarray:
-    """Whether each cell was asked at its rung with its seed."""
-    ordered_seeds = np.array(sorted(all_seeds), dtype=float)
-    budgets = np.array(goal.rungs, dtype=float)
-    were_asked = np.zeros((len(goal.space.cells), len(budgets), len(ordered_seeds)), dtype=bool)
-    for asked in earlier:
-        if len(asked):
-            at, rung = goal.space.find(asked.cells), np.searchsorted(budgets[:-1], asked.tokens)
-            inside = (at >= 0) & (budgets[rung] == asked.tokens)
-            were_asked[at[inside], rung[inside], np.searchsorted(ordered_seeds, asked.seeds[inside])] = True
-    return np.asarray(were_asked[cells, rungs, np.searchsorted(ordered_seeds, seeds)])
-
-
 def _cells_and_seeds(
-    goal: Goal, outlook: Outlook, cells: np.ndarray, known_seeds: set[float], num_repeated: int | None
+    outlook: Outlook, cells: np.ndarray, known_seeds: set[float], num_repeated: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(cells, seeds): every cell with the first seed; the best ones also with the others that were asked, and with one
     more."""
+    goal = outlook.goal
     others = [seed for seed in goal.seeds[1:] if seed in known_seeds] + [
         seed for seed in goal.seeds[1:] if seed not in known_seeds
     ][:1]
@@ -211,12 +198,11 @@ def expected_gains(posterior: Posterior, num_targets: int, noise: float | np.nda
     reach = _NODES[-1] * np.maximum(move.max(axis=1, initial=0.0), -move.min(axis=1, initial=0.0))
     could_be_best = above <= reach
     # Single precision is enough for differences, and takes half of the time. The middle node moves nothing.
-    above, move = above[could_be_best, None].astype(np.float32), move[could_be_best].astype(np.float32)
-    gains = np.zeros(move.shape[1])
-    moved = np.empty_like(move)
-    for node, weight in _HALF_OF_NODES:
-        scaled = move * np.float32(node)
-        for moved_by in (np.add, np.subtract):
-            moved_by(above, scaled, out=moved)
-            gains -= weight * moved.min(axis=0)
-    return np.maximum(0.0, gains)
+    above, move = above[could_be_best].astype(np.float32), move[could_be_best].astype(np.float32)
+    gains = np.empty(move.shape[1])
+    at_once = max(1, MAX_MOVED // move.shape[0])
+    for begin in range(0, len(gains), at_once):
+        moved = _OTHER_NODES * move[:, begin : begin + at_once]
+        moved += above[:, None]
+        gains[begin : begin + at_once] = -_OTHER_WEIGHTS @ moved.min(axis=1)
+    return np.maximum(0.0, gains, out=gains)

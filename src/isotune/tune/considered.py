@@ -7,9 +7,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from isotune.tune.belief import Belief
+from isotune.tune.belief import Belief, Beside
 from isotune.tune.board import MAX_ON_BOARD, target_places
 from isotune.tune.questions import Goal
+from isotune.tune.told import NOTHING, Asked, Register, Told
 
 MAX_CONSIDERED = 64  # a space of no more cells is looked at as a whole
 # Of a larger one: cells spread evenly over it, those that are expected to be best, and those that may be. On made
@@ -21,38 +22,60 @@ NUM_OF_MANY = 200
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a belief says of all cells of a space at the goal's budget."""
+    """What was asked, and what a belief says of all cells of a space at the goal's budget."""
 
     goal: Goal
+    told: Told
     belief: Belief
+    unanswered: Asked = NOTHING  # pending, or left out
 
     @cached_property
     def expected(self) -> np.ndarray:
         """Log losses."""
-        return self.belief.expected(target_places(self.goal))
+        return self.belief.expected(self._beside)
 
     @cached_property
     def possible(self) -> np.ndarray:
         """Log losses that would be good luck."""
-        places = target_places(self.goal)
         if is_very_large(self.goal):
-            return self.expected - 2 * self.belief.at(places).deviation
-        return self.expected - self.belief.likeliest().at(places).deviation
+            return self.expected - 2 * self.belief.at(self._beside).deviation
+        return self.expected - self.belief.likeliest().at(self._beside).deviation
+
+    @cached_property
+    def register(self) -> Register:
+        """Of all that need not be asked again."""
+        return Register.of(self.goal, self.told.trained.and_also(self.unanswered))
 
     def considered(self, cells: np.ndarray) -> np.ndarray:
         """Those of these cells that are looked at, ascending and each place once."""
         if is_small(self.goal):
             return cells
-        cells = cells[np.isin(cells, self.goal.space.distinct)]
-        if is_very_large(self.goal):
-            chosen, num_expected, num_possible = np.zeros(len(cells), dtype=bool), NUM_OF_MANY, NUM_OF_MANY
-        else:
-            chosen, num_expected, num_possible = np.isin(cells, spread(self.goal)), NUM_EXPECTED, NUM_POSSIBLE
-        best = _lowest(self.expected[cells], num_expected)
-        possible = self.possible[cells]
-        possible[best] = np.inf  # these are there
-        chosen[best] = chosen[_lowest(possible, num_possible)] = True
-        return cells[chosen]
+        num_expected = num_possible = NUM_OF_MANY
+        chosen = np.zeros(len(self.goal.space.cells), dtype=bool)
+        if not is_very_large(self.goal):
+            num_expected, num_possible = NUM_EXPECTED, NUM_POSSIBLE
+            chosen[spread(self.goal)] = True
+        among = np.zeros(len(chosen), dtype=bool)
+        among[cells] = True
+        among &= self.goal.space.is_distinct
+        chosen &= among
+        best = self._by_expected[among[self._by_expected]][:num_expected]
+        chosen[best], among[best] = True, False
+        chosen[self._by_possible[among[self._by_possible]][:num_possible]] = True
+        return np.flatnonzero(chosen)
+
+    @cached_property
+    def _beside(self) -> Beside:
+        return self.belief.beside(target_places(self.goal))
+
+    @cached_property
+    def _by_expected(self) -> np.ndarray:
+        """All cells, from the lowest expected loss on."""
+        return np.argsort(self.expected, kind="stable")
+
+    @cached_property
+    def _by_possible(self) -> np.ndarray:
+        return np.argsort(self.possible, kind="stable")
 
 
 def is_small(goal: Goal) -> bool:
@@ -61,10 +84,6 @@ def is_small(goal: Goal) -> bool:
 
 def is_very_large(goal: Goal) -> bool:
     return len(goal.space.cells) > MAX_ON_BOARD
-
-
-def _lowest(values: np.ndarray, number: int) -> np.ndarray:
-    return np.argsort(values, kind="stable")[:number]
 
 
 @lru_cache(maxsize=8)

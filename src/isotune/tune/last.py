@@ -8,39 +8,32 @@ the other, wherever one more run can make such a pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from isotune.tune.candidates import Candidates, askable
 from isotune.tune.considered import Outlook
 from isotune.tune.questions import Goal, Prices, Question
-from isotune.tune.told import Asked, Told, is_near
+from isotune.tune.told import Asked, is_near
 
 ACTING_MEMORY = (0.15, 1.2)  # n at which WD has begun to act, and does not yet do harm in the tables
 CONTRAST = 4.0  # times the n of another run
 
 
-def last_question(
-    outlook: Outlook,
-    best: tuple[float, float],
-    told: Told,
-    unanswered: Sequence[Question],
-    prices: Prices | None,
-) -> tuple[Question, float] | None:
+def last_question(outlook: Outlook, best: tuple[float, float], prices: Prices | None) -> tuple[Question, float] | None:
     """The cheapest that is left to ask of the recommended LR, with its price; None: nothing. What is pending, or was
     asked in vain, is not asked in another way."""
     goal = outlook.goal
     runs, asked_before = (
-        some.some(some.have(best[0]) & (some.tokens <= goal.tokens)) for some in (told.trained, Asked.of(unanswered))
+        some.some(some.have(best[0]) & (some.tokens <= goal.tokens))
+        for some in (outlook.told.trained, outlook.unanswered)
     )
     is_confirmed = len(_seeds_of_longest(runs)) >= min(2, len(goal.seeds))
     is_contrasted = any(_are_contrasts(goal, runs, others).any() for others in (runs, asked_before))
     if is_confirmed and is_contrasted:
         return None
-    cells = askable(goal, told)
+    cells = askable(goal, outlook.told)
     cells = cells[is_near(goal.space.settings[cells, 0], best[0])]
-    left = Candidates.of(goal, cells[:0], cells, outlook, told, unanswered, prices, (), num_repeated=len(cells))
+    left = Candidates.of(outlook, cells[:0], cells, prices, (), num_repeated=len(cells))
     place = None if is_confirmed else _confirming(left, best, runs)
     if place is None and not is_contrasted:
         place = _contrasting(goal, left, runs)

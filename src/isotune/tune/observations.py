@@ -9,7 +9,8 @@ one to three octaves per octave in the tables): a single run at a high LR may be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.linalg import lapack
@@ -19,6 +20,8 @@ from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Places, Points, distinc
 NOISE = 0.0015  # of a loss, by itself, up to the middle of the range of LR
 NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the middle; where it ends
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
+RATE, BUDGET, SEED = 0, 3, 4  # columns of points
+CELL = (BUDGET, RATE, 1)  # of one budget, LR and WD
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 
@@ -36,10 +39,29 @@ class Repeats:
         """[points x seeds]: 1 where a point has that seed."""
         return np.asarray(seeds[:, None] == self.seeds, dtype=float)
 
-    def log_likelihood(self, scatter: float) -> float:
-        """Of what they scattered by, for seeds that scatter by so much."""
-        variance = scatter**2 * (SEED_NOISE**2 + SEED_LEVEL**2) + self.variance
-        return -float((self.freedom * np.log(variance) + self.squares / variance).sum()) / 2
+    def log_likelihoods(self, scatters: Sequence[float]) -> np.ndarray:
+        """Of what they scattered by, for seeds that scatter by so much, or so much."""
+        variance = np.square(scatters)[:, None] * (SEED_NOISE**2 + SEED_LEVEL**2) + self.variance
+        return np.asarray((self.freedom * np.log(variance) + self.squares / variance).sum(axis=1) / -2)
+
+
+class Groups:
+    """Which points have the same LR, WD, budget or seed, or several of these; each is found out once."""
+
+    def __init__(self, points: Points):
+        self._points = points
+        self._ranks: dict[tuple[int, ...], tuple[int, np.ndarray]] = {}
+
+    def ranks(self, *columns: int) -> tuple[int, np.ndarray]:
+        """(how many rows of these columns differ, the rank of each point's among them)."""
+        if columns not in self._ranks:
+            if len(columns) == 1:
+                found, which = distinct(self._points[:, columns[0]].round(5))
+            else:
+                (_, before), (count, last) = self.ranks(*columns[:-1]), self.ranks(columns[-1])
+                found, which = distinct(before * count + last)
+            self._ranks[columns] = len(found), which
+        return self._ranks[columns]
 
 
 @dataclass(frozen=True)
@@ -50,6 +72,7 @@ class Observations:
     values: np.ndarray
     noise: np.ndarray
     repeats: Repeats | None = None  # where these are means; the points then have no seeds
+    groups: Groups | None = field(default=None, repr=False)  # of the points, where they are known
 
     def __len__(self) -> int:
         return len(self.values)
@@ -83,17 +106,16 @@ def with_noise(points: Points, values: np.ndarray, noise: float | np.ndarray = N
     It is a cell's mean that is held against the best: of several seeds the lucky one would else be believed, and the
     others not.
     """
-    noise = np.broadcast_to(np.asarray(noise, dtype=float), values.shape)
-    means = values
-    if len(points) and np.any(points[:, 4] != points[0, 4]):
-        _, cell = _cells(points)
+    groups, means = Groups(points), values
+    if len(points) and np.any(points[:, SEED] != points[0, SEED]):
+        _, cell = groups.ranks(*CELL)
         means = (np.bincount(cell, weights=values) / np.bincount(cell))[cell]
-    return Observations(points, values, raised_noise(points, means, noise))
+    return Observations(points, values, raised_noise(groups.ranks(BUDGET)[1], means, noise), groups=groups)
 
 
-def raised_noise(points: Points, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
-    """The noise of observations at points of which this is expected: what is bad says little."""
-    excess = _above_lowest(points, expected)
+def raised_noise(which_budget: np.ndarray, expected: np.ndarray, noise: float | np.ndarray = NOISE) -> np.ndarray:
+    """The noise of observations of which this is expected: what is bad for its budget says little."""
+    excess = _above_lowest(which_budget, expected)
     return np.hypot(noise, EXCESS * np.maximum(0.0, excess - EXCESS_FROM))
 
 
@@ -110,49 +132,34 @@ def fewer(observations: Observations) -> Observations:
     return merged.some(order[:MAX_OBSERVATIONS])
 
 
-def _cells(points: Points) -> tuple[np.ndarray, np.ndarray]:
-    """(the first point of each cell and budget, which of them each point is in)."""
-    numbers, cell = distinct(_row_numbers(points[:, (3, 0, 1)].round(5)))
-    first = np.full(len(numbers), len(points))
-    np.minimum.at(first, cell, np.arange(len(points)))
-    return first, cell
-
-
-def _row_numbers(rows: np.ndarray) -> np.ndarray:
-    """A whole number of each row, in the order of rows and equal for equal ones: np.unique takes long for rows."""
-    numbers = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
-        values, which = distinct(column)
-        numbers = numbers * len(values) + which
-    return numbers
-
-
 def _means_of_cells(observations: Observations) -> Observations:
     """Runs of one cell and budget as one, which has a share of each of their seeds."""
     points, values, noise = observations.points, observations.values, observations.noise
-    if np.all(points[:, 4] == points[0, 4]):
+    if np.all(points[:, SEED] == points[0, SEED]):
         return observations
-    first, cell = _cells(points)
-    seeds, seed = distinct(points[:, 4])
+    groups = observations.groups or Groups(points)
+    num_cells, cell = groups.ranks(*CELL)
+    first = np.full(num_cells, len(points))
+    np.minimum.at(first, cell, np.arange(len(points)))
+    seeds, seed = distinct(points[:, SEED])
     weights = noise**-2.0
     total = np.bincount(cell, weights=weights)
     means = np.bincount(cell, weights=weights * values) / total
-    shares = np.zeros((len(first), len(seeds)))
-    np.add.at(shares, (cell, seed), np.where(np.isnan(points[:, 4]), 0.0, weights / total[cell]))
+    shares = np.zeros((num_cells, len(seeds)))
+    np.add.at(shares, (cell, seed), np.where(np.isnan(points[:, SEED]), 0.0, weights / total[cell]))
     merged = points[first].copy()
-    merged[:, 4] = np.nan
-    repeats = Repeats(seeds, shares, *_scatter(points, values, noise, cell))
+    merged[:, SEED] = np.nan
+    repeats = Repeats(seeds, shares, *_scatter(groups, values, noise))
     return Observations(merged, means, np.sqrt(1 / total), repeats)
 
 
-def _scatter(
-    points: Points, values: np.ndarray, noise: np.ndarray, cell: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _scatter(groups: Groups, values: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(squares, freedom, variance) of the seeds of each cell about their mean. Cells of one LR, budget and seed share
     its luck: together they count as one."""
+    _, cell = groups.ranks(*CELL)
     number = np.bincount(cell)
     off = values - (np.bincount(cell, weights=values) / number)[cell]
-    rates, alike = (len(distinct(_row_numbers(points[:, columns].round(5)))[0]) for columns in ((3, 0), (3, 0, 4)))
+    (rates, _), (alike, _) = groups.ranks(BUDGET, RATE), groups.ranks(BUDGET, RATE, SEED)
     share = (alike - rates) / max(1, len(values) - len(number))
     squares = np.bincount(cell, weights=off**2)
     return share * squares, share * (number - 1), np.bincount(cell, weights=noise**2) / number
@@ -167,12 +174,12 @@ def _height(observations: Observations) -> np.ndarray:
     diagonal = normal.reshape(-1)[:: len(normal) + 1]
     diagonal += 1e-9 * diagonal + 1e-9  # what the points do not tell stays small, and breaks nothing
     coefficients = lapack.dposv(normal, weighed @ observations.values)[1]
-    return _above_lowest(observations.points, coefficients @ surface)
+    groups = observations.groups or Groups(observations.points)
+    return _above_lowest(groups.ranks(BUDGET)[1], coefficients @ surface)
 
 
-def _above_lowest(points: Points, values: np.ndarray) -> np.ndarray:
+def _above_lowest(which_budget: np.ndarray, values: np.ndarray) -> np.ndarray:
     """How far each value is above the lowest one of its budget."""
-    budgets, which = distinct(points[:, 3].round(6))
-    lowest = np.full(len(budgets), np.inf)
-    np.minimum.at(lowest, which, values)
-    return np.asarray(values - lowest[which])
+    lowest = np.full(int(which_budget.max(initial=0)) + 1, np.inf)
+    np.minimum.at(lowest, which_budget, values)
+    return np.asarray(values - lowest[which_budget])

@@ -124,6 +124,13 @@ class Space:
         """The cells, each place once: the first one where several are at one place."""
         return np.sort(self._sorted_places[1])
 
+    @cached_property
+    def is_distinct(self) -> np.ndarray:
+        """Whether each cell is one of those."""
+        is_distinct = np.zeros(len(self.cells), dtype=bool)
+        is_distinct[self.distinct] = True
+        return is_distinct
+
     def find(self, cells: np.ndarray) -> np.ndarray:
         """Which of the space's cells is at the place of each of these; -1: none."""
         places, index = self._sorted_places
@@ -140,7 +147,8 @@ class Space:
 def log2_cells(settings: Sequence[tuple[float, float]] | np.ndarray) -> np.ndarray:
     """[settings x 2]: log2 LR, log2 WD, with something very small in the place of a WD of 0."""
     pairs = np.array(settings, dtype=float).reshape(-1, 2)
-    if not ((pairs[:, 0] > 0).all() and (pairs[:, 1] >= 0).all() and np.isfinite(pairs).all()):
+    lowest_lr, lowest_wd = pairs.min(axis=0, initial=math.inf)
+    if not (lowest_lr > 0 and lowest_wd >= 0 and pairs.max(initial=0.0) < math.inf):
         raise InputError("LR must be above 0 and WD at least 0, both finite: leave out the runs for which it is not so")
     return np.asarray(np.log2(np.maximum(pairs, (0.0, NO_DECAY))))
 
@@ -186,10 +194,12 @@ class Goal:
     def points(self, cells: np.ndarray, tokens: np.ndarray | int, seeds: np.ndarray | float = math.nan) -> np.ndarray:
         """[cells x 5] as a belief wants them: log2 LR, log2 WD, log2 steps, log2 of the share of the budget, seed (NaN:
         what seeds scatter about)."""
-        tokens = np.broadcast_to(np.asarray(tokens, dtype=float), len(cells))
-        steps = np.full(len(cells), np.nan) if self.tokens_per_step is None else tokens / self.tokens_per_step
-        seeds = np.broadcast_to(np.asarray(seeds, dtype=float), len(cells))
-        return np.column_stack([cells, np.log2(steps), np.log2(tokens / self.tokens), seeds])
+        points = np.empty((len(cells), 5))
+        points[:, :2] = cells
+        points[:, 2] = math.nan if self.tokens_per_step is None else np.log2(tokens / self.tokens_per_step)
+        points[:, 3] = np.log2(tokens / self.tokens)
+        points[:, 4] = seeds
+        return points
 
 
 def make_rungs(tokens: int, decay_tokens: int, tokens_per_step: int = 1) -> tuple[int, ...]:

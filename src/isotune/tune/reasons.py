@@ -8,7 +8,7 @@ import numpy as np
 
 from isotune.recipe import format_tokens
 from isotune.tune.questions import Goal, Question
-from isotune.tune.told import Asked, Told, is_near
+from isotune.tune.told import Told, is_near
 
 EARLY_MEMORY, LATE_MEMORY = 0.3, 3.0  # n below which LR alone counts, and above which ELR does
 
@@ -21,39 +21,37 @@ def why(question: Question, goal: Goal, told: Told, recommended: tuple[float, fl
         return f"a first look, {share}"
     if told.diverged.all():
         return f"a lower LR, since no run has finished yet, {share}"
-    of_seed = known.seeds == question.seed
-    has_settings = known.have(question.learning_rate, question.weight_decay)
+    n = question.learning_rate * question.weight_decay * question.tokens / (goal.tokens_per_step or math.nan)
+    of_seed, has_rate = known.seeds == question.seed, known.have(question.learning_rate)
+    has_settings = has_rate & is_near(known.settings[:, 1], question.weight_decay)
     if (has_settings & ~of_seed).any():
         return f"the same with another seed: was it luck? {share}"
     if question.seed != goal.seeds[0]:
         if not of_seed.any():
             return f"another seed, since one may be lucky, {share}"
         return f"to compare it with others of this seed, {share}"
-    check = _invariance_check(question, known.some(of_seed & (known.tokens == question.tokens)), goal)
+    check = _invariance_check(question, n, known.settings[of_seed & (known.tokens == question.tokens)])
     if check:
         return f"checking that {check}: {share}"
-    has_rate, has_decay = map(math.isclose, (question.learning_rate, question.weight_decay), recommended)
-    if has_rate and has_decay:
+    is_best_rate, is_best_decay = map(math.isclose, (question.learning_rate, question.weight_decay), recommended)
+    if is_best_rate and is_best_decay:
         if has_settings.any():
             return f"is the best so far as good at {format_tokens(question.tokens)} tokens? {share}"
         return f"no run had yet the settings expected best, {share}"
-    if not has_rate:
+    if not is_best_rate:
         return f"another LR, {share}"
-    was_run = known.have(question.learning_rate).any()
-    n = Asked.of([question]).memory(goal)[0]
+    was_run = has_rate.any()
     if was_run and n >= EARLY_MEMORY / 2:
         return f"what does WD do at the LR expected best, where n = {n:.2g}? {share}"
     return f"{'another WD at' if was_run else 'no run had yet'} the LR expected best, {share}"
 
 
-def _invariance_check(question: Question, beside: Asked, goal: Goal) -> str:
-    """What the question and one of those beside it say of the invariance, where they do: WD alone at n << 1, LR against
-    WD at n >> 1."""
-    if goal.tokens_per_step is None or question.weight_decay == 0:
+def _invariance_check(question: Question, n: float, beside: np.ndarray) -> str:
+    """What the question, of this n, and one of those settings beside it say of the invariance, where they do: WD alone
+    at n << 1, LR against WD at n >> 1."""
+    if not n > 0:
         return ""
-    beside = beside.some(beside.settings[:, 1] > 0)
-    lr, wd = (np.array([question.learning_rate, question.weight_decay]) / beside.settings).T
-    n = question.learning_rate * question.weight_decay * question.tokens / goal.tokens_per_step
+    lr, wd = (np.array([question.learning_rate, question.weight_decay]) / beside[beside[:, 1] > 0]).T
     has_rate = is_near(lr, 1.0)
     early = has_rate & (np.maximum(n, n / wd) < EARLY_MEMORY)
     late = is_near(lr * wd, 1.0) & ~has_rate & (n > LATE_MEMORY)

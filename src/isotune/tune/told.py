@@ -34,6 +34,8 @@ class Asked:
 
     @staticmethod
     def of(questions: Sequence[Question]) -> Asked:
+        if not questions:
+            return NOTHING
         return Asked.of_columns(_unpacked([question.packed for question in questions], 4))
 
     @staticmethod
@@ -47,6 +49,16 @@ class Asked:
     def some(self, chosen: np.ndarray | list[int]) -> Asked:
         return Asked(self.settings[chosen], self.cells[chosen], self.tokens[chosen], self.seeds[chosen])
 
+    def and_also(self, other: Asked) -> Asked:
+        if not len(other):
+            return self
+        return Asked(
+            np.concatenate([self.settings, other.settings]),
+            np.concatenate([self.cells, other.cells]),
+            np.concatenate([self.tokens, other.tokens]),
+            np.concatenate([self.seeds, other.seeds]),
+        )
+
     def memory(self, goal: Goal) -> np.ndarray:
         """n at the end of each run; NaN where it is unknown."""
         return np.asarray(self.settings.prod(axis=1) * self.tokens / (goal.tokens_per_step or math.nan))
@@ -55,6 +67,31 @@ class Asked:
         """Which have this LR, and this WD if it is given, but for the last digits."""
         same = is_near(self.settings[:, 0], learning_rate)
         return same if weight_decay is None else same & is_near(self.settings[:, 1], weight_decay)
+
+
+NOTHING = Asked(np.empty((0, 2)), np.empty((0, 2)), np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True)
+class Register:
+    """Which cells of a space were asked, at which rung and with which seed."""
+
+    seeds: np.ndarray  # ascending: those of the goal, and whatever else was asked
+    were_asked: np.ndarray  # [cells x rungs x seeds]
+
+    @staticmethod
+    def of(goal: Goal, asked: Asked) -> Register:
+        seeds = np.array(sorted({*asked.seeds.tolist(), *goal.seeds}), dtype=float)
+        budgets = np.array(goal.rungs, dtype=float)
+        were_asked = np.zeros((len(goal.space.cells), len(budgets), len(seeds)), dtype=bool)
+        cells, rungs = goal.space.find(asked.cells), np.searchsorted(budgets[:-1], asked.tokens)
+        inside = (cells >= 0) & (budgets[rungs] == asked.tokens)
+        were_asked[cells[inside], rungs[inside], np.searchsorted(seeds, asked.seeds[inside])] = True
+        return Register(seeds, were_asked)
+
+    def has(self, cells: np.ndarray, rungs: np.ndarray | slice, seeds: np.ndarray | float) -> np.ndarray:
+        """Of each cell, whether it was asked at its rung with its seed."""
+        return np.asarray(self.were_asked[cells, rungs, np.searchsorted(self.seeds, seeds)])
 
 
 @dataclass(frozen=True)

@@ -79,18 +79,18 @@ def suggest(
     told = Told.of(answers)
     observed = _with_pending(goal, observations(goal, told), pending)
     belief = believe(kernels_of(goal), observed)
-    outlook = Outlook(goal, belief)
-    possible, unanswered = recommendable(goal, told), (*pending, *leave_out)
+    outlook = Outlook(goal, told, belief, Asked.of((*pending, *leave_out)))
+    possible = recommendable(goal, told)
     targets = outlook.considered(possible)
-    cells = looked_at(outlook, targets, told, unanswered)
+    cells = looked_at(outlook, targets)
     # A round of several looks with beliefs of its own, in which other rivals may have a chance.
     views = belief.views if count == 1 else tuple(dict.fromkeys(kernel.view for kernel in kernels_of(goal)))
-    candidates = Candidates.of(goal, targets, cells, outlook, told, unanswered, prices, views)
+    candidates = Candidates.of(outlook, targets, cells, prices, views)
     posterior = belief.at(candidates.places)
     recommendation = recommend(outlook, possible, targets, posterior, random_seed)
     best = (recommendation.learning_rate, recommendation.weight_decay)
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
-    last = last_question(outlook, best, told, unanswered, prices) if is_sure else None
+    last = last_question(outlook, best, prices) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
     chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
     reasons = tuple(why(one, goal, told, best, price) for one, price in chosen)
@@ -116,7 +116,7 @@ def recommend_now(goal: Goal, answers: Sequence[Answer], random_seed: int = 0) -
     told = Told.of(answers)
     belief = believe(kernels_of(goal), observations(goal, told))
     possible = recommendable(goal, told)
-    outlook = Outlook(goal, belief)
+    outlook = Outlook(goal, told, belief)
     targets = outlook.considered(possible)
     return recommend(outlook, possible, targets, belief.at(target_places(goal).some(targets)), random_seed)
 
@@ -126,15 +126,16 @@ def recommend(
 ) -> Recommendation:
     """Of these cells, which are the posterior's first points, the one with the lowest expected loss; as good may be all
     that are possible."""
-    goal, expected = outlook.goal, outlook.expected
-    targets = slice(0, len(cells))
+    goal, targets = outlook.goal, slice(0, len(cells))
     mean = posterior.mean[targets]
+    expected = mean if len(cells) == len(possible) else outlook.expected[possible]
     best = _surest(mean, posterior.deviation[targets], EVEN_SHARE * goal.tolerance)
     draws = posterior.draws(targets, _normals(goal, cells, random_seed))
     regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
+    regret = float(regrets.mean())
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
-    others = possible[expected[possible] - mean[best] <= goal.tolerance]
-    others = others[np.argsort(expected[others])]
+    order = np.argsort(expected)
+    others = possible[order[expected[order] - mean[best] <= goal.tolerance]]
     others = others[others != cells[best]]
     learning_rate, weight_decay = goal.space.settings[cells[best]].tolist()
     return Recommendation(
@@ -142,8 +143,8 @@ def recommend(
         weight_decay,
         math.exp(mean[best]),
         (math.exp(mean[best] - reach), math.exp(mean[best] + reach)),
-        float(regrets.mean()),
-        max(_quantile(regrets, goal.level), float(regrets.mean())),  # rare large ones may have a mean above it
+        regret,
+        max(_quantile(regrets, goal.level), regret),  # rare large ones may have a mean above it
         goal.level,
         tuple((lr, wd) for lr, wd in goal.space.settings[others].tolist()),
         math.nan if goal.tokens_per_step is None else posterior.probability(INVARIANT, HELPED, ROUGH),
@@ -164,7 +165,9 @@ def _drawn(random_seed: int, num_cells: int) -> np.ndarray:
 
 def _quantile(values: np.ndarray, level: float) -> float:
     """The same as np.quantile, whose checks take longer than that."""
-    return float(np.interp(level * (len(values) - 1), np.arange(len(values)), np.sort(values)))
+    ordered, place = np.sort(values), level * (len(values) - 1)
+    before, after = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    return before + (place - math.floor(place)) * (after - before)
 
 
 def _surest(mean: np.ndarray, deviation: np.ndarray, even: float) -> int:
