@@ -78,7 +78,7 @@ class Belief:
             means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places)
             if n:
                 roots = np.sqrt([one.weight for one in rivals])
-                covariances = beside.covariances(view, rivals)
+                covariances = _covariances(rivals, beside.shared[view], beside.of_seeds)
                 whitening = np.array([root * one.inverse.T for root, one in zip(roots, solved, strict=True)])
                 np.matmul(covariances, whitening, out=by_rival[its])
                 residuals = np.array([one.residual for one in solved]) / roots[:, None]
@@ -127,13 +127,6 @@ class Beside:
     shared: dict[str, Shared] = field(repr=False)
     of_seeds: np.ndarray | float = field(repr=False)
 
-    def covariances(self, view: str, rivals: Sequence[Rival]) -> np.ndarray:
-        """[rivals x places x observations], by rivals of one view."""
-        found = self.shared[view].covariance(Weights.of([(one.kernel, one.size) for one in rivals]))
-        if isinstance(self.of_seeds, np.ndarray):
-            found += np.square([one.scatter for one in rivals])[:, None, None] * self.of_seeds
-        return found
-
 
 @dataclass(frozen=True)
 class Posterior:
@@ -177,27 +170,24 @@ class Posterior:
     def draws(self, chosen: slice, normals: np.ndarray) -> np.ndarray:
         """Joint draws made of standard normal ones, both [draws x chosen]; each rival has its share of them."""
         drawn = np.empty_like(normals)
-        roots = [_root(covariance) for covariance in self._covariances(chosen)]
+        roots = [_root(covariance) for covariance in self._left_of(chosen)]
         ends = np.rint(self.weights.cumsum() * len(normals)).astype(int).tolist()
         for root, mean, begin, end in zip(roots, self._means[:, chosen], [0, *ends], ends, strict=False):
             np.matmul(normals[begin:end], root.T, out=drawn[begin:end])
             drawn[begin:end] += mean
         return drawn
 
-    def _covariances(self, chosen: slice) -> np.ndarray:
-        """[rivals x chosen x chosen]"""
+    def _left_of(self, chosen: slice) -> np.ndarray:
+        """[rivals x chosen x chosen]: the covariances that the observations leave."""
         known = self._known[chosen]
         by_rival = known.reshape(len(known), len(self.rivals), -1).transpose(1, 0, 2)
-        found = np.matmul(by_rival, by_rival.transpose(0, 2, 1))
-        found /= -self.weights[:, None, None]
+        left = np.matmul(by_rival, by_rival.transpose(0, 2, 1))
+        left /= -self.weights[:, None, None]
         of_seeds = self._of_seeds(chosen, chosen)
         for its in slices_by_view(self.rivals).values():
             rivals = self.rivals[its]
-            shared = self.places.shared(rivals[0].kernel, chosen, chosen)
-            found[its] += Beside(self.places, {rivals[0].kernel.view: shared}, of_seeds).covariances(
-                rivals[0].kernel.view, rivals
-            )
-        return found
+            left[its] += _covariances(rivals, self.places.shared(rivals[0].kernel, chosen, chosen), of_seeds)
+        return left
 
     def _of_seeds(self, first: Chosen, second: slice) -> np.ndarray | float:
         if np.isnan(self.places.seeds[first]).all():  # targets have none
@@ -245,8 +235,16 @@ def believe(
     return Belief(rivals, observed, prepared.places, solved)
 
 
+def _covariances(rivals: Sequence[Rival], shared: Shared, of_seeds: np.ndarray | float) -> np.ndarray:
+    """[rivals x first x second] of what is shared under rivals of one view, before anything is observed."""
+    found = shared.covariance(Weights.of([(one.kernel, one.size) for one in rivals]))
+    if isinstance(of_seeds, np.ndarray):
+        found += np.square([one.scatter for one in rivals])[:, None, None] * of_seeds
+    return found
+
+
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of a covariance that rounding may have made slightly indefinite."""
+    """The Cholesky factor of a covariance that rounding may have made slightly indefinite; its diagonal is raised."""
     diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
     diagonal += 1e-10
     for share in (0.0, *JITTERS):

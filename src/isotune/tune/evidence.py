@@ -91,26 +91,24 @@ def _contest(*with_odds: tuple[tuple, ...]) -> Contest:
     by_kernel, by_size, by_scatter = (np.log([odds for _, odds in pairs]) for pairs in with_odds)
     views = {kernel.view: kernel for kernel in kernels}
     ends = np.cumsum([len(kernel.mean) for kernel in views.values()]).tolist()
-    terms = {view: slice(end - len(kernel.mean), end) for (view, kernel), end in zip(views.items(), ends, strict=True)}
+    terms = {view: slice(end - len(views[view].mean), end) for view, end in zip(views, ends, strict=True)}
+    alike = {}  # the variances of terms that grow alike, by kernel and power of the size
     means = np.zeros((len(kernels), len(sizes), ends[-1]))
-    sets: dict[bytes, np.ndarray] = {}
-    grown: list[tuple[int, bytes, float]] = []
     for index, kernel in enumerate(kernels):
         means[index, :, terms[kernel.view]] = [kernel.coefficients(size) for size in sizes]
-        for power in dict.fromkeys(kernel.powers.tolist()):
-            variances = np.zeros(ends[-1])
-            variances[terms[kernel.view]] = np.where(kernel.powers == power, kernel.deviation, 0.0) ** 2
-            sets[variances.tobytes()] = variances
-            grown.append((index, variances.tobytes(), power))
-    shares = np.zeros((len(kernels), len(sizes), len(scatters), len(sets) + len(views) + 1))
-    for index, key, power in grown:
-        shares[index, :, :, list(sets).index(key)] = np.power(sizes, 2 * power)[:, None]
+        for power in set(kernel.powers.tolist()):
+            alike[index, power] = np.zeros(ends[-1])
+            alike[index, power][terms[kernel.view]] = np.where(kernel.powers == power, kernel.deviation**2, 0.0)
+    variances = np.unique(list(alike.values()), axis=0)  # kernels of one view have most of them in common
+    shares = np.zeros((len(kernels), len(sizes), len(scatters), len(variances) + len(views) + 1))
+    for (index, power), its in alike.items():
+        shares[index, :, :, (variances == its).all(axis=1).argmax()] = np.power(sizes, 2 * power)[:, None]
     for index, kernel in enumerate(kernels):
-        place = len(sets) + list(views).index(kernel.view)
-        shares[index, :, :, place] = [[kernel.weights(size).departures] for size in sizes]
+        departures = [[kernel.weights(size).departures] for size in sizes]
+        shares[index, :, :, len(variances) + list(views).index(kernel.view)] = departures
     shares[..., -1] = np.square(scatters)
     log_odds = by_kernel[:, None, None] + by_size[:, None] + by_scatter
-    return Contest(kernels, sizes, scatters, log_odds, views, np.array(list(sets.values())), shares, means)
+    return Contest(kernels, sizes, scatters, log_odds, views, variances, shares, means)
 
 
 class Prepared:
