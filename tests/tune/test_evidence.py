@@ -47,7 +47,7 @@ def test_covariances_and_residuals_of_all_rivals_are_those_of_their_kernels(coun
     settings = itertools.product(ODDS, SIZES, SCATTERS)
     for found, (kernel, size, scatter) in zip(bordered, settings, strict=True):
         covariance, residual = by_itself(kernel, size, scatter, seen)
-        assert found[:-1, :-1] == pytest.approx(covariance, rel=1e-6, abs=1e-12)
+        assert found[:-1, :-1] == pytest.approx(covariance, rel=1e-9, abs=1e-13)
         assert found[:-1, -1] == pytest.approx(residual, abs=1e-12)
 
 

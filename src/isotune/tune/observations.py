@@ -56,7 +56,7 @@ class Groups:
         """(how many rows of these columns differ, the rank of each point's among them)."""
         if columns not in self._ranks:
             if len(columns) == 1:
-                found, which = distinct(self._points[:, columns[0]].round(5))
+                found, which = distinct(self._points[:, columns[0]].round(6))
             else:
                 (_, before), (count, last) = self.ranks(*columns[:-1]), self.ranks(columns[-1])
                 found, which = distinct(before * count + last)

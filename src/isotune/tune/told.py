@@ -34,7 +34,7 @@ class Asked:
 
     @staticmethod
     def of(questions: Sequence[Question]) -> Asked:
-        if not questions:
+        if not len(questions):
             return NOTHING
         return Asked.of_columns(_unpacked([question.packed for question in questions], 4))
 
