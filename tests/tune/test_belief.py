@@ -108,6 +108,18 @@ def test_rivals_make_the_mixture_of_their_posteriors(kernels):
     assert np.cov(draws.T) == pytest.approx(mixed.covariance(slice(None), slice(None)), rel=0.05, abs=1e-4)
 
 
+def test_many_points_and_none_are_looked_at_like_few(monkeypatch):
+    seen, asked = points(20), points(30)
+    belief = believe(ALL, Observations(seen, RNG.normal(0.4, 0.02, 20), np.full(20, 0.003)))
+    at_once = belief.at(asked)
+    assert len(belief.rivals) > 2 and len(belief.at(asked[:0]).mean) == 0
+    monkeypatch.setattr("isotune.tune.belief.MAX_AT_ONCE", 30 * 20)  # one rival after the other
+    one_by_one = belief.at(asked)
+    assert one_by_one.mean == pytest.approx(at_once.mean) and one_by_one.deviation == pytest.approx(at_once.deviation)
+    single = belief.at(asked.astype(np.float32)).mean
+    assert single == pytest.approx(at_once.mean, abs=1e-4)
+
+
 @pytest.mark.parametrize("count", [0, 3, 40, 90])
 def test_what_is_expected_is_the_mean_of_the_posterior(count):
     seen, asked = Places.of(ALL, points(count)), Places.of(ALL, points(20))

@@ -167,3 +167,17 @@ def test_a_second_seed_is_asked_whichever_weight_decay_is_recommended(best_log2_
 def test_a_cell_has_the_same_draws_whichever_cells_are_looked_at():
     some, more = np.array([3, 7, 80]), np.array([0, 3, 7, 79, 80])
     assert _normals(LARGE, some, 0).tolist() == _normals(LARGE, more, 0)[:, [1, 2, 4]].tolist()
+
+
+@pytest.mark.parametrize("space", [Space(octaves=0.22), Space(learning_rate=(2.0**-9, 2.0**-9), octaves=0.1)])
+def test_cells_that_are_very_near_each_other_have_draws(space):
+    """Their losses are nearly the same, and their covariance nearly singular: distances take all digits."""
+    goal = replace(LARGE, space=space, tokens_per_step=4096, rungs=(LARGE.tokens,))
+    for number in (5, 57):
+        rng = np.random.default_rng([1, number])
+        settings = goal.space.settings[rng.integers(0, len(goal.space.cells), number)].tolist()
+        bowl = [0.009 * (np.log2(lr) + 9) ** 2 + 0.003 * (np.log2(wd) + 4) ** 2 for lr, wd in settings]
+        losses = np.exp(0.4 + np.array(bowl) + rng.normal(0, 0.001, number)).tolist()
+        answers = [Answer(Question(lr, wd, goal.tokens), loss) for (lr, wd), loss in zip(settings, losses, strict=True)]
+        best = recommend_now(goal, answers)
+        assert 0 <= best.regret <= best.regret_bound < 0.1

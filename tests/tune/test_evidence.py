@@ -71,10 +71,12 @@ def test_rivals_of_one_view_stand_together():
     trials = Trials(contest, seen, Prepared(contest, seen))
     trials.worthwhile()
     rivals = [rival for rival, _ in trials.rivals()]
-    slices = slices_by_view(rivals)
-    assert len(slices) == 2 and sum(len(rivals[its]) for its in slices.values()) == len(rivals)
-    for view, its in slices.items():
-        assert {one.kernel.view for one in rivals[its]} == {view}
+    for most in (None, 1, 3):
+        slices = slices_by_view(rivals, most)
+        assert [place for its in slices for place in range(*its.indices(len(rivals)))] == list(range(len(rivals)))
+        assert all(len({one.kernel.view for one in rivals[its]}) == 1 for its in slices)
+        assert most is None or max(len(rivals[its]) for its in slices) == most
+    assert len(slices_by_view(rivals)) == 2
 
 
 def test_a_covariance_that_is_not_quite_positive_definite_is_factorised_all_the_same():

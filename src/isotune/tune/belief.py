@@ -41,7 +41,8 @@ ROUGH_ODDS = 1.0  # that it does so, on a surface that is less smooth
 SIZES = {0.5: 1.0, 1.0: 2.0, 2.0: 2.0, 4.0: 1.0, 8.0: 0.5}
 # How much more seeds scatter than the kernels' constants say, with odds: nano's large batch does so by a factor of 4.6.
 SCATTERS = {0.5: 0.3, 1.5: 2.0, 4.5: 1.0}
-MIN_FOR_LUCK = 4  # observations to expect something by
+MIN_FOR_LUCK = 4  # observations, by which others can be expected
+MAX_AT_ONCE = 1 << 20  # numbers of covariances that are made at once, by rival, place and observation
 
 # A suggestion takes and frees some MB, which glibc returns to the system each time, and a fifth of the time goes into
 # getting it back. It keeps more from the moment that something large was freed.
@@ -73,20 +74,20 @@ class Belief:
         means = np.empty((len(self.rivals), len(places)))
         known = np.empty((len(places), len(self.rivals), n))
         by_rival = known.transpose(1, 0, 2)
-        for view, its in slices_by_view(self.rivals).items():
+        for its in slices_by_view(self.rivals, max(1, MAX_AT_ONCE // max(1, len(places) * n))):
             rivals, solved = self.rivals[its], self._solved[its]
             means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places)
             if n:
                 roots = np.sqrt([one.weight for one in rivals])
-                covariances = _covariances(rivals, beside.shared[view], beside.of_seeds)
+                covariances = _covariances(rivals, beside.shared[rivals[0].kernel.view], beside.of_seeds)
                 whitening = np.array([root * one.inverse.T for root, one in zip(roots, solved, strict=True)])
                 np.matmul(covariances, whitening, out=by_rival[its])
                 residuals = np.array([one.residual for one in solved]) / roots[:, None]
                 means[its] += np.matmul(by_rival[its], residuals[:, :, None])[:, :, 0]
-        return Posterior(self.rivals, places, means, known.reshape(len(places), -1))
+        return Posterior(self.rivals, places, means, known.reshape(len(places), len(self.rivals) * n))
 
-    def expected(self, points: Places | Beside) -> np.ndarray:
-        """The mean of the log losses at these places: the same as that of `at`, in a fraction of the time."""
+    def expected(self, points: Points | Places | Beside) -> np.ndarray:
+        """The mean of the log losses at these points: the same as that of `at`, in a fraction of the time."""
         beside = points if isinstance(points, Beside) else self.beside(points)
         n = len(self.observations)
         means, seeds = np.zeros(len(beside.places)), np.zeros(n)
@@ -180,11 +181,12 @@ class Posterior:
     def _left_of(self, chosen: slice) -> np.ndarray:
         """[rivals x chosen x chosen]: the covariances that the observations leave."""
         known = self._known[chosen]
-        by_rival = known.reshape(len(known), len(self.rivals), -1).transpose(1, 0, 2)
+        num_rivals = len(self.rivals)
+        by_rival = known.reshape(len(known), num_rivals, known.shape[1] // num_rivals).transpose(1, 0, 2)
         left = np.matmul(by_rival, by_rival.transpose(0, 2, 1))
         left /= -self.weights[:, None, None]
         of_seeds = self._of_seeds(chosen, chosen)
-        for its in slices_by_view(self.rivals).values():
+        for its in slices_by_view(self.rivals):
             rivals = self.rivals[its]
             left[its] += _covariances(rivals, self.places.shared(rivals[0].kernel, chosen, chosen), of_seeds)
         return left

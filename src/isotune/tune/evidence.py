@@ -19,7 +19,7 @@ from scipy.linalg import lapack
 from isotune.tune.kernels import Kernel, Places
 from isotune.tune.observations import Observations
 
-LUCK = 4.0  # deviations below the expected
+LUCK = 4.0  # deviations below what is expected by the others
 MIN_WEIGHT = 0.01  # rivals below are dropped
 HOPELESS, NEAR = 25.0, 8.0  # in log likelihood below the best: where it is left, and how far its neighbours are tried
 
@@ -37,10 +37,15 @@ class Rival:
     weight: float  # its probability
 
 
-def slices_by_view(rivals: Sequence[Rival]) -> dict[str, slice]:
-    """Where those of each view are: they stand together."""
+def slices_by_view(rivals: Sequence[Rival], most: int | None = None) -> list[slice]:
+    """Those of each view, which stand together, or so many of them at the most."""
     views = [rival.kernel.view for rival in rivals]
-    return {view: slice(views.index(view), views.index(view) + views.count(view)) for view in dict.fromkeys(views)}
+    slices = []
+    for view in dict.fromkeys(views):
+        begin, end = views.index(view), views.index(view) + views.count(view)
+        step = most or end - begin
+        slices += [slice(at, min(at + step, end)) for at in range(begin, end, step)]
+    return slices
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class Trials:
         self._roots: list[np.ndarray] = []
 
     def first(self) -> None:
-        """Every second size and scatter, which is enough to see what is luck."""
+        """Every second size and scatter, which is enough to see what is luck; to be called once."""
         sizes, scatters = _every_second(self._contest.sizes), _every_second(self._contest.scatters)
         wanted = np.zeros(self._logs.shape, dtype=bool)
         wanted[:, sizes, scatters] = True
@@ -191,7 +196,7 @@ class Trials:
         return sorted(found, key=lambda one: views.index(one[0].kernel.view))
 
     def _try(self, wanted: np.ndarray) -> None:
-        """All of the wanted ones, which were not tried yet."""
+        """All of the wanted ones, none of which may have been tried."""
         rivals = wanted.nonzero()
         roots = self._prepared.bordered(rivals)  # each transposed, which is the order of LAPACK
         n = len(self._variances)

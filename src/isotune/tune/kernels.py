@@ -149,9 +149,9 @@ class Shared:
     second_terms: np.ndarray
     departures: np.ndarray
 
-    def covariance(self, weights: Weights, out: np.ndarray | None = None) -> np.ndarray:
+    def covariance(self, weights: Weights) -> np.ndarray:
         """Before anything is observed; for several weights [weights x first x second]."""
-        total = np.matmul(self.first_terms * weights.squares[..., None, :], self.second_terms.T, out=out)
+        total = np.matmul(self.first_terms * weights.squares[..., None, :], self.second_terms.T)
         total += np.asarray(weights.departures)[..., None, None] * self.departures
         return total
 
@@ -185,6 +185,7 @@ class Places:
 
     @staticmethod
     def of(kernels: Iterable[Kernel], points: Points) -> Places:
+        points = np.asarray(points, dtype=float)
         budgets, which = distinct(points[:, 3])
         by_view = {kernel.view: kernel for kernel in kernels}
         views = {view: kernel.view_of(points) for view, kernel in by_view.items()}

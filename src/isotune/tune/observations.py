@@ -20,8 +20,8 @@ from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE, Places, Points, distinc
 NOISE = 0.0015  # of a loss, by itself, up to the middle of the range of LR
 NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the middle; where it ends
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
-RATE, BUDGET, SEED = 0, 3, 4  # columns of points
-CELL = (BUDGET, RATE, 1)  # of one budget, LR and WD
+RATE, DECAY, BUDGET, SEED = 0, 1, 3, 4  # columns of points
+CELL = (BUDGET, RATE, DECAY)
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 
@@ -40,7 +40,7 @@ class Repeats:
         return np.asarray(seeds[:, None] == self.seeds, dtype=float)
 
     def log_likelihoods(self, scatters: Sequence[float]) -> np.ndarray:
-        """Of what they scattered by, for seeds that scatter by so much, or so much."""
+        """[scatters]: of what they scattered by, if seeds scatter by so much."""
         variance = np.square(scatters)[:, None] * (SEED_NOISE**2 + SEED_LEVEL**2) + self.variance
         return np.asarray((self.freedom * np.log(variance) + self.squares / variance).sum(axis=1) / -2)
 
@@ -87,8 +87,11 @@ class Observations:
         if self.repeats is None:
             return seed_covariance(own if others is None else others, own)
         shares = self.repeats.shares
-        of_others = shares if others is None else self.repeats.shares_at(others.seeds)
-        return shared_covariance(own if others is None else others, own, of_others @ shares.T)
+        if others is None:
+            return shared_covariance(own, own, shares @ shares.T)
+        if np.isnan(others.seeds).all():
+            return 0.0
+        return shared_covariance(others, own, self.repeats.shares_at(others.seeds) @ shares.T)
 
 
 def own_noise(octaves_above_middle: np.ndarray) -> np.ndarray:

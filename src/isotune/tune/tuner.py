@@ -134,7 +134,7 @@ def recommend(
     regrets = np.expm1(np.minimum(draws[:, best] - draws.min(axis=1), MAX_LOG_REGRET))
     regret = float(regrets.mean())
     reach = float(special.ndtri((1 + goal.level) / 2)) * float(posterior.deviation[best])
-    order = np.argsort(expected)
+    order = np.argsort(expected, kind="stable")
     others = possible[order[expected[order] - mean[best] <= goal.tolerance]]
     others = others[others != cells[best]]
     learning_rate, weight_decay = goal.space.settings[cells[best]].tolist()
