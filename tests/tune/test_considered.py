@@ -1,6 +1,7 @@
 """Large spaces: which of their cells are looked at, and that nothing is lost by it."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -181,3 +182,27 @@ def test_cells_that_are_very_near_each_other_have_draws(space):
         answers = [Answer(Question(lr, wd, goal.tokens), loss) for (lr, wd), loss in zip(settings, losses, strict=True)]
         best = recommend_now(goal, answers)
         assert 0 <= best.regret <= best.regret_bound < 0.1
+
+
+def test_only_what_may_be_recommended_is_a_target():
+    """Neither what is spread over the space nor what is expected to be best brings back what has diverged."""
+    goal = replace(GOAL, space=Space())
+    answers = [Answer(Question(2.0**-9, 2.0**-4, goal.tokens), math.nan)]
+    answers.append(Answer(Question(2.0**-11, 2.0**-4, goal.tokens), 1.5))
+    outlook = outlook_of(goal, answers)
+    possible = recommendable(goal, outlook.told)
+    assert 0 < len(possible) < len(goal.space.cells)
+    assert set(outlook.considered(possible).tolist()) <= set(possible.tolist())
+
+
+def test_memory_of_many_cells_does_not_grow_with_the_rivals():
+    """Without an answer all rivals have a chance, and covariances of all of them at once would take 100 MB and more."""
+    space = Space(learning_rate=(2.0**-16, 2.0**-2), weight_decay=(2.0**-12, 1.0), octaves=0.0925)
+    goal = replace(GOAL, space=space)
+    assert len(space.cells) > 15_000
+    suggest(goal, [])
+    tracemalloc.start()
+    suggest(goal, [])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 70e6

@@ -593,3 +593,12 @@ def test_wd_that_helps_is_followed_where_the_bowl_is_steep():
         excess = 0.012 * off**2 * (1 + 0.25 * abs(off)) - 0.01 * math.log2(1 + 160 * 2.0 ** (lr + wd))
         answers.append(Answer(Question(2.0**lr, 2.0**wd, goal.tokens), 2 * math.exp(excess)))
     assert recommend_now(goal, answers).weight_decay >= 1.0
+
+
+def test_as_good_stand_from_the_best_on():
+    goal = replace(GOAL, tolerance=0.02)
+    answers = [Answer(Question(2.0**lr, 2.0**-4, TOKENS), 1.5 + 0.02 * (lr + 9) ** 2) for lr in range(-11, -6)]
+    as_good = recommend_now(goal, answers).as_good
+    expected = believe_answers(goal, answers).at(goal.points(np.log2(as_good), TOKENS)).mean
+    assert len(as_good) > 3
+    assert (np.diff(expected) > -1e-9).all()

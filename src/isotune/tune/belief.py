@@ -74,7 +74,7 @@ class Belief:
         means = np.empty((len(self.rivals), len(places)))
         known = np.empty((len(places), len(self.rivals), n))
         by_rival = known.transpose(1, 0, 2)
-        for its in slices_by_view(self.rivals, max(1, MAX_AT_ONCE // max(1, len(places) * n))):
+        for its in slices_by_view(self.rivals, _at_once(len(places) * n)):
             rivals, solved = self.rivals[its], self._solved[its]
             means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places)
             if n:
@@ -91,23 +91,23 @@ class Belief:
         beside = points if isinstance(points, Beside) else self.beside(points)
         n = len(self.observations)
         means, seeds = np.zeros(len(beside.places)), np.zeros(n)
-        for view in self.views:
+        for its in slices_by_view(self.rivals):
+            view = self.rivals[its.start].kernel.view
             own, others = beside.places.views[view].terms, self._places.views[view].terms
             terms, departures = np.zeros(own.shape[1]), np.zeros(n)
-            for rival, solved in zip(self.rivals, self._solved, strict=True):
-                if rival.kernel.view == view:
-                    terms += rival.weight * rival.kernel.coefficients(rival.size)
-                    if not n:
-                        continue
-                    explains = rival.weight * (solved.residual @ solved.inverse)
-                    weights = rival.kernel.weights(rival.size)
-                    terms += weights.squares * (explains @ others)
-                    departures += weights.departures * explains
-                    seeds += rival.scatter**2 * explains
+            for rival, solved in zip(self.rivals[its], self._solved[its], strict=True):
+                weights = rival.kernel.weights(rival.size)
+                explains = rival.weight * (solved.residual @ solved.inverse) if n else seeds
+                terms += rival.weight * rival.kernel.coefficients(rival.size)
+                terms += weights.squares * (explains @ others)
+                departures += weights.departures * explains
+                seeds += rival.scatter**2 * explains
             means += own @ terms
             if n:
                 means += beside.shared[view].departures @ departures
-        return means + beside.of_seeds @ seeds if isinstance(beside.of_seeds, np.ndarray) else means
+        if isinstance(beside.of_seeds, np.ndarray):
+            means += beside.of_seeds @ seeds
+        return means
 
     def likeliest(self) -> Belief:
         """That of the likeliest rival alone."""
@@ -171,24 +171,25 @@ class Posterior:
     def draws(self, chosen: slice, normals: np.ndarray) -> np.ndarray:
         """Joint draws made of standard normal ones, both [draws x chosen]; each rival has its share of them."""
         drawn = np.empty_like(normals)
-        roots = [_root(covariance) for covariance in self._left_of(chosen)]
-        ends = np.rint(self.weights.cumsum() * len(normals)).astype(int).tolist()
-        for root, mean, begin, end in zip(roots, self._means[:, chosen], [0, *ends], ends, strict=False):
-            np.matmul(normals[begin:end], root.T, out=drawn[begin:end])
-            drawn[begin:end] += mean
+        ends = np.rint(self.weights.cumsum() * len(normals)).astype(int)
+        begins = np.concatenate([[0], ends[:-1]])
+        for its in slices_by_view(self.rivals, _at_once(len(self.places.points[chosen]) ** 2)):
+            parts = self._left_of(its, chosen), self._means[its, chosen], begins[its].tolist(), ends[its].tolist()
+            for covariance, mean, begin, end in zip(*parts, strict=True):
+                np.matmul(normals[begin:end], _root(covariance).T, out=drawn[begin:end])
+                drawn[begin:end] += mean
         return drawn
 
-    def _left_of(self, chosen: slice) -> np.ndarray:
-        """[rivals x chosen x chosen]: the covariances that the observations leave."""
-        known = self._known[chosen]
-        num_rivals = len(self.rivals)
-        by_rival = known.reshape(len(known), num_rivals, known.shape[1] // num_rivals).transpose(1, 0, 2)
-        left = np.matmul(by_rival, by_rival.transpose(0, 2, 1))
-        left /= -self.weights[:, None, None]
-        of_seeds = self._of_seeds(chosen, chosen)
-        for its in slices_by_view(self.rivals):
-            rivals = self.rivals[its]
-            left[its] += _covariances(rivals, self.places.shared(rivals[0].kernel, chosen, chosen), of_seeds)
+    def _left_of(self, its: slice, chosen: slice) -> np.ndarray:
+        """[rivals x chosen x chosen]: the covariances that the observations leave under some rivals of one view."""
+        rivals, n = self.rivals[its], self._known.shape[1] // len(self.rivals)
+        known = self._known[chosen, its.start * n : its.stop * n]
+        known = known.reshape(len(known), len(rivals), n).transpose(1, 0, 2)
+        left = np.matmul(known, known.transpose(0, 2, 1))
+        left /= -self.weights[its, None, None]
+        left += _covariances(
+            rivals, self.places.shared(rivals[0].kernel, chosen, chosen), self._of_seeds(chosen, chosen)
+        )
         return left
 
     def _of_seeds(self, first: Chosen, second: slice) -> np.ndarray | float:
@@ -235,6 +236,11 @@ def believe(
     trials.worthwhile()
     rivals, solved = zip(*trials.rivals(), strict=True)
     return Belief(rivals, observed, prepared.places, solved)
+
+
+def _at_once(size: int) -> int:
+    """Of so many numbers each, how many rivals."""
+    return max(1, MAX_AT_ONCE // max(1, size))
 
 
 def _covariances(rivals: Sequence[Rival], shared: Shared, of_seeds: np.ndarray | float) -> np.ndarray:

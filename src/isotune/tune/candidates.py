@@ -18,8 +18,9 @@ from isotune.tune.told import Asked, Told, not_hopeless
 NUM_REPEATED = 16  # cells that further seeds are considered for, the best; half as many in large spaces
 MIN_GAIN_SHARE = 0.3  # of the largest gain: below, a question is cheap and useless
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
-_OTHER_NODES = np.delete(_NODES, 5).astype(np.float32)[:, None, None]
-_OTHER_WEIGHTS = np.delete(_WEIGHTS / _WEIGHTS.sum(), 5)
+_MIDDLE = len(_NODES) // 2
+_OTHER_NODES = np.delete(_NODES, _MIDDLE).astype(np.float32)[:, None, None]
+_OTHER_WEIGHTS = np.delete(_WEIGHTS / _WEIGHTS.sum(), _MIDDLE)
 MAX_MOVED = 1 << 16  # numbers that are moved at once, to each node
 
 

@@ -22,9 +22,8 @@ from isotune.tune.observations import Observations
 LUCK = 4.0  # deviations below what is expected by the others
 MIN_WEIGHT = 0.01  # rivals below are dropped
 HOPELESS, NEAR = 25.0, 8.0  # in log likelihood below the best: where it is left, and how far its neighbours are tried
-
-_MORE_THAN_ANY_RESIDUAL = 1e30
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)  # of the largest variance, tried in turn: wide spaces have large ones
+_MORE_THAN_ANY_RESIDUAL = 1e30
 
 
 @dataclass(frozen=True)
@@ -214,11 +213,11 @@ class Trials:
     def _bordered_root(self, rival: tuple[np.ndarray, ...]) -> np.ndarray:
         """The lower Cholesky factor of a covariance that is not quite positive definite, with a residual for a border:
         the factor's last row is the residual, whitened. Nothing above the diagonal is set to 0."""
-        symmetric = self._prepared.bordered(rival)[0].T
+        covariance = self._prepared.bordered(rival)[0].T
         variances = np.append(self._variances, 0.0)
-        largest = float((symmetric.diagonal() + variances)[:-1].max())
+        largest = float((covariance.diagonal() + variances)[:-1].max())
         for share in JITTERS:
-            root, failed = lapack.dpotrf(symmetric + np.diag(variances + share * largest), lower=1, clean=0)
+            root, failed = lapack.dpotrf(covariance + np.diag(variances + share * largest), lower=1, clean=0)
             if not failed:
                 return np.asarray(root)
         raise np.linalg.LinAlgError("the covariance of the observations is not positive definite")

@@ -131,7 +131,7 @@ def fewer(observations: Observations) -> Observations:
     if len(merged) <= MAX_OBSERVATIONS:
         return merged
     lr, wd, _, d, _ = merged.points.T
-    order = np.lexsort((lr, wd, d, merged.values, _height(merged), merged.noise.round(6)))
+    order = np.lexsort((lr, wd, d, merged.values, _height(merged).round(9), merged.noise.round(6)))
     return merged.some(order[:MAX_OBSERVATIONS])
 
 
