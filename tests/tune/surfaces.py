@@ -44,3 +44,15 @@ def play(surface, goal=GOAL, most=60):
 def regret(surface, goal, recommendation):
     losses = [surface(lr, wd, goal.tokens) for lr, wd in (2.0**goal.space.cells).tolist()]
     return surface(recommendation.learning_rate, recommendation.weight_decay, goal.tokens) / min(losses) - 1
+
+
+def failing_above(log2_rate, asked):
+    """A trainer whose runs fail above an LR; what was asked is noted."""
+
+    def train(learning_rate, weight_decay, tokens, seed):
+        asked.append(learning_rate)
+        if learning_rate > 2.0**log2_rate:
+            raise RuntimeError("out of memory")
+        return nano_like(learning_rate, weight_decay, tokens)
+
+    return train

@@ -3,21 +3,13 @@
 import math
 
 import pytest
-from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
+from surfaces import TOKENS, TOKENS_PER_STEP, failing_above, nano_like
 
 from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
 from isotune.objectives.journal import Journal
 from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
-from isotune.tune.loop import (
-    FAILING,
-    MAX_FAILURES,
-    MAX_FORGIVEN,
-    failing_like_divergence,
-    failing_sides,
-    grid_size,
-    without_failing_sides,
-)
+from isotune.tune.loop import MAX_FAILURES, MAX_FORGIVEN, grid_size
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
 GOAL = Goal(
@@ -238,24 +230,6 @@ def test_where_nothing_answers_it_gives_up():
     assert tune(FunctionObjective(train), GOAL).stopped == "no answers"
 
 
-def failing_above(log2_rate, asked):
-    def train(learning_rate, weight_decay, tokens, seed):
-        asked.append(learning_rate)
-        if learning_rate > 2.0**log2_rate:
-            raise RuntimeError("out of memory")
-        return nano_like(learning_rate, weight_decay, tokens)
-
-    return train
-
-
-def test_a_learning_rate_above_which_everything_fails_is_given_up():
-    asked = []
-    tuned = tune(FunctionObjective(failing_above(-10.5, asked)), GOAL)
-    assert tuned.stopped == "good enough" and tuned.recommendation.learning_rate == 2.0**-11
-    failed = [rate for rate in asked if rate > 2.0**-10.5]
-    assert FAILING <= len(failed) <= 2 * FAILING
-
-
 def test_where_the_first_run_fails_a_lower_learning_rate_is_tried():
     asked = []
     assert tune(FunctionObjective(failing_above(-11.5, asked)), GOAL).stopped == "good enough"
@@ -263,15 +237,6 @@ def test_where_the_first_run_fails_a_lower_learning_rate_is_tried():
     asked = []
     assert tune(FunctionObjective(failing_above(-20, asked)), GOAL).stopped == "no answers"
     assert asked[0] > asked[1] > asked[2] == 2.0**-12 and len(asked) == 3
-
-
-def test_a_few_failures_beside_runs_that_finish_do_not_count_as_divergence():
-    high, higher = Question(2.0**-9, 0.25, TOKENS), Question(2.0**-8, 0.25, TOKENS)
-    finished = Answer(high, 2.0)
-    failed = [Question(2.0**-8, wd, TOKENS) for wd in (0.25, 0.5, 1.0)]
-    assert [answer.question for answer in failing_like_divergence(failed, [finished])] == failed
-    assert not failing_like_divergence(failed[:2], [finished])
-    assert not failing_like_divergence(failed, [finished, Answer(higher, 2.0)])
 
 
 def test_it_stops_where_one_run_after_another_fails():
@@ -286,20 +251,6 @@ def test_it_stops_where_one_run_after_another_fails():
     tuned = tune(FunctionObjective(train), GOAL)
     assert tuned.stopped == "too many failures" and len(calls) == 2 + len(tuned.unanswered)
     assert MAX_FAILURES <= len(tuned.unanswered) <= MAX_FAILURES + MAX_FORGIVEN
-
-
-def test_a_low_end_where_everything_fails_does_not_end_the_tuning():
-    """Most of what fails there has WDs that nothing finished with, so that LR and WD could both be the reason."""
-
-    def train(learning_rate, weight_decay, tokens, seed):
-        if learning_rate < 2.0**-11.5:
-            raise RuntimeError("underflow")
-        return 2.5 * math.exp(0.01 * (math.log2(learning_rate) + 9) ** 2 + 0.005 * (math.log2(weight_decay) + 3) ** 2)
-
-    space = Space(learning_rate=(2.0**-14, 2.0**-6), weight_decay=(2.0**-6, 1.0))
-    tuned = tune(FunctionObjective(train), Goal(tokens=10**8, space=space, tokens_per_step=65536))
-    assert tuned.stopped == "good enough"
-    assert abs(math.log2(tuned.recommendation.learning_rate) + 9) <= 0.5
 
 
 def test_what_earlier_calls_asked_in_vain_is_not_asked_again():
@@ -354,33 +305,3 @@ def test_a_function_that_failed_is_not_called_again_by_a_later_call(tmp_path):
         objective, before = FunctionObjective(train, tmp_path / "journal.jsonl"), len(called)
         tune(objective, goal, should_stop=lambda before=before: len(called) >= before + 2)
     assert len(called) == len(set(called))
-
-
-def question(lr, wd):
-    return Question(2.0**lr, 2.0**wd, 1000)
-
-
-def test_ends_of_the_range_where_all_runs_fail_are_given_up():
-    answers = [Answer(question(-9, -6), 2.0), Answer(question(-7, -4), 1.9)]
-    high = [question(-9, 0), question(-8, -1), question(-7, 0)]
-    assert failing_sides(high, answers) == {"WD from": 2.0**-1}
-    assert failing_sides(high[:2], answers) == {}, "two may be chance"
-    assert failing_sides([*high[:2], question(-5, 0)], answers) == {}, "its LR may be the reason"
-    low = [question(-12, -5), question(-11, -4), question(-11, -6)]
-    assert failing_sides(low, answers) == {"LR up to": 2.0**-11}
-    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-12, 2**-6), weight_decay=(2**-8, 1.0), octaves=1.0))
-    left = without_failing_sides(goal, [*high, *low], answers).space.cells
-    assert left.min(axis=0).tolist() == [-10, -8] and left.max(axis=0).tolist() == [-6, -2]
-    assert without_failing_sides(goal, [], answers) is goal
-
-
-def test_of_a_corner_where_runs_fail_nothing_else_is_tried_but_its_sides_are():
-    answers = [Answer(question(lr, wd), 3.0) for lr in (-10, -9) for wd in (-5, -4)]
-    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-13, 2**-8), weight_decay=(2**-6, 1.0), octaves=1.0))
-    failing = [question(-13, 0), question(-12, -1), question(-13, -1)]
-    assert without_failing_sides(goal, failing[:2], answers) is goal
-    left = without_failing_sides(goal, failing, answers).space.cells.tolist()
-    assert [-13.0, -2.0] not in left and [-12.0, 0.0] not in left, "LR and WD both lie beyond all that finished"
-    assert [-13.0, -4.0] in left and [-11.0, 0.0] in left and [-13.0, -6.0] in left
-    more = [*failing, question(-13, -4), question(-13, -5), question(-12, -4)]
-    assert without_failing_sides(goal, more, answers).space.cells[:, 0].min() == -11, "LR was the reason"

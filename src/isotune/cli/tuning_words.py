@@ -239,7 +239,7 @@ def _evidence(answers: Sequence[Answer], goal: Goal) -> str:
 
 def _given_up(tuned: Tuned, answers: Sequence[Answer]) -> float | None:
     """The LR from which on failures were taken for divergences."""
-    from isotune.tune.loop import failing_like_divergence
+    from isotune.tune.failures import failing_like_divergence
 
     failing = failing_like_divergence(tuned.unanswered, answers)
     return min((answer.question.learning_rate for answer in failing), default=None)
@@ -247,7 +247,7 @@ def _given_up(tuned: Tuned, answers: Sequence[Answer]) -> float | None:
 
 def _failing_sides(tuned: Tuned, answers: Sequence[Answer]) -> dict[str, float]:
     """The ends of the range that were left out."""
-    from isotune.tune.loop import failing_sides
+    from isotune.tune.failures import failing_sides
 
     return failing_sides(tuned.unanswered, answers)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-import numpy as np
-
+from isotune.recipe import format_number
+from isotune.tune.failures import doubtful_end, failing_like_divergence, without_failing_sides
 from isotune.tune.questions import Answer, Goal, Question, Space
 from isotune.tune.readings import Trunk, read_off
-from isotune.tune.told import DIVERGED_EXCESS, mark_exploded
+from isotune.tune.told import in_order, mark_exploded
 from isotune.tune.tuner import Recommendation, Suggestion, suggest
 
 Stopped = Literal[
@@ -34,7 +34,6 @@ GRID_OCTAVES = 1.0  # between neighbours of the grid that a tuning is compared w
 PATIENCE = 3  # questions without an answer, where nothing was ever answered
 MAX_FAILURES = 8  # questions without an answer, one after another, where some were answered before
 MAX_FORGIVEN = 16  # of these, where what failed led to giving up an end of the range
-FAILING = 3  # questions without an answer, all with higher LRs than any that was answered: the LR may be the reason
 
 
 class Objective(Protocol):
@@ -113,18 +112,17 @@ def tune(
     unanswered = dict.fromkeys(_asked_in_vain(objective) if leave_out is None else leave_out)
     num_cells = len(goal.space.cells)
     while True:
-        answers = _in_order(mark_exploded(objective.answers()))
+        answers = in_order(mark_exploded(objective.answers()))
         read = read_off(objective.trunks(), answers, goal.rungs, goal.decay_tokens)
         possible = without_failing_sides(goal, tuple(unanswered), answers)
         if len(goal.space.cells) / 2 <= len(possible.space.cells) < num_cells:  # given up: the next may do better
             num_cells, forgiven = len(possible.space.cells), min(failures, MAX_FORGIVEN)
+        evidence = [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)]
         suggestion = suggest(
-            possible,
-            [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)],
-            objective.prices,
-            count=objective.num_parallel,
-            leave_out=tuple(unanswered),
+            possible, evidence, objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered)
         )
+        if suggestion.is_done or not suggestion.questions:
+            suggestion = _unless_doubtful(suggestion, goal, tuple(unanswered), answers)
         spent, seconds = objective.spent_tokens(), clock() - began
         num_finished = sum(not answer.has_diverged for answer in answers)
         prices = tuple(objective.prices(suggestion.questions))
@@ -164,82 +162,22 @@ def tune(
     )
 
 
+def _unless_doubtful(
+    suggestion: Suggestion, goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer]
+) -> Suggestion:
+    """What is to be asked before a tuning ends beside settings that were given up."""
+    best = suggestion.recommendation
+    doubtful = doubtful_end(goal, unanswered, answers, (best.learning_rate, best.weight_decay))
+    if doubtful is None:
+        return suggestion
+    question, end = doubtful
+    reason = f"checking that {end.axis} {format_number(end.value)} fails: the best settings lie beside it"
+    return replace(suggestion, questions=(question,), reasons=(reason,), is_done=False)
+
+
 def _asked_in_vain(objective: Objective) -> Sequence[Question]:
     failed = getattr(objective, "failed", None)
     return failed() if failed is not None and objective.answers() else ()
-
-
-def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[Answer]) -> list[Answer]:
-    """Failures that count as weak evidence of divergence: several, with higher LRs than any run that finished; or any,
-    as long as nothing was answered, so that lower LRs are tried before it is given up."""
-    finished = [answer.question.learning_rate for answer in answers if not answer.has_diverged]
-    highest = max(finished, default=0.0)
-    failing = [question for question in unanswered if question.learning_rate > highest]
-    if answers and len(failing) < FAILING:
-        return []
-    return [Answer(one, math.nan, "diverged", DIVERGED_EXCESS) for one in sorted(failing, key=_place)]
-
-
-def failing_sides(unanswered: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
-    """Where runs fail at an end of the range, and none finished: "LR up to", "WD up to", "WD from", by the last value
-    that failed. It takes several failures whose other setting is about one that finished, and is not the reason.
-    Failures at high LRs may be divergences, which is another matter."""
-    finished = [answer.question for answer in answers if not answer.has_diverged]
-    sides: dict[str, float] = {}
-    if not finished:
-        return sides
-    for words, name, other, sign in (
-        ("LR up to", "learning_rate", "weight_decay", -1),
-        ("WD up to", "weight_decay", "learning_rate", -1),
-        ("WD from", "weight_decay", "learning_rate", 1),
-    ):
-        end = max(sign * getattr(question, name) for question in finished)
-        others = [getattr(question, other) for question in finished]
-        failing = [
-            sign * getattr(question, name)
-            for question in unanswered
-            if sign * getattr(question, name) > end and min(others) / 2 <= getattr(question, other) <= 2 * max(others)
-        ]
-        if len(failing) >= FAILING:
-            sides[words] = sign * min(failing)
-    return sides
-
-
-def without_failing_sides(goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer]) -> Goal:
-    """The goal in a space without the ends and corners at which runs fail: nothing there is asked any more, or
-    recommended."""
-    if len(unanswered) < FAILING:
-        return goal
-    sides = failing_sides(unanswered, answers)
-    settings = goal.space.settings
-    lr, wd = settings.T
-    kept = (
-        (lr > sides.get("LR up to", 0.0)) & (wd > sides.get("WD up to", -1.0)) & (wd < sides.get("WD from", math.inf))
-    )
-    kept &= ~_in_failing_corner(lr, wd, unanswered, answers)
-    if kept.all() or not kept.any():
-        return goal
-    return replace(goal, space=Space(only=tuple((lr, wd) for lr, wd in settings[kept].tolist())))
-
-
-def _in_failing_corner(
-    lr: np.ndarray, wd: np.ndarray, unanswered: Sequence[Question], answers: Sequence[Answer]
-) -> np.ndarray:
-    """Which settings have a lower LR and a more extreme WD than all that finished, where several such failed: which of
-    the two is the reason is not known yet, so that nothing else there is tried before that is."""
-    inside = np.zeros(len(lr), dtype=bool)
-    finished = [answer.question for answer in answers if not answer.has_diverged]
-    if not finished:
-        return inside
-    lowest = min(question.learning_rate for question in finished)
-    for sign in (-1, 1):
-        end = max(sign * question.weight_decay for question in finished)
-        failing = [
-            one.learning_rate for one in unanswered if one.learning_rate < lowest and sign * one.weight_decay > end
-        ]
-        if len(failing) >= FAILING:
-            inside |= (lr <= max(failing)) & (sign * wd > end)
-    return inside
 
 
 def grid_size(space: Space) -> int:
@@ -247,15 +185,6 @@ def grid_size(space: Space) -> int:
     if space.only or space.octaves >= GRID_OCTAVES:
         return len(space.cells)
     return len(Space(learning_rate=space.learning_rate, weight_decay=space.weight_decay, octaves=GRID_OCTAVES).cells)
-
-
-def _in_order(answers: Sequence[Answer]) -> list[Answer]:
-    """Answers in an order that does not depend on when they came: sums of floats do depend on theirs."""
-    return sorted(answers, key=lambda answer: _place(answer.question))
-
-
-def _place(question: Question) -> tuple[float, float, int, int]:
-    return question.learning_rate, question.weight_decay, question.tokens, question.seed
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,15 @@ def is_near(values: np.ndarray, value: float) -> np.ndarray:
     return np.asarray(np.abs(values - value) <= SAME * np.maximum(np.abs(values), abs(value)))
 
 
+def in_order(answers: Sequence[Answer]) -> list[Answer]:
+    """Answers in an order that does not depend on when they came: sums of floats do depend on theirs."""
+    return sorted(answers, key=lambda answer: place_of(answer.question))
+
+
+def place_of(question: Question) -> tuple[float, float, int, int]:
+    return question.learning_rate, question.weight_decay, question.tokens, question.seed
+
+
 def mark_exploded(answers: Sequence[Answer]) -> Sequence[Answer]:
     """The answers, those diverged whose loss is finite but has exploded."""
     told = Told.of(answers)
