@@ -90,6 +90,10 @@ def test_our_trainer_is_tuned_within_a_price(tune, tmp_path, monkeypatch):
     assert words[0] == "short.toml" and goes_on.pop("--max-tokens") != given.pop("--max-tokens")
     assert {name: value.removesuffix(".0") for name, value in goes_on.items()} == given  # 1 octave is 1.0
     assert Path("studies/tune-short/report.html").exists()
+    (pasted,) = [shlex.split(line) for line in first.stdout.splitlines() if line.startswith("  isotune train ")]
+    values = dict(zip(pasted[3::2], pasted[4::2], strict=True))
+    assert values["--study"] == "studies/tune-short"
+    assert float(values["--lr"]) in [2.0**octave for octave in range(-11, -7)], "not rounded"
     segments = len(list(Path("studies/tune-short/segments").iterdir()))
     assert segments >= 2
     again = tune(*options, "--tolerance", 1e-6, "--json", "--quiet", "--no-report")

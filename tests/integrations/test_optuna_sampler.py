@@ -15,7 +15,7 @@ from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSampler
 from isotune.errors import InputError
 from isotune.integrations import optuna_sampler
 from isotune.integrations.optuna_sampler import IsotuneSampler
-from isotune.integrations.proposals import Proposals
+from isotune.integrations.proposals import Proposals, Tried, _with_divergences
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -119,6 +119,55 @@ def test_failures_above_all_that_finished_are_divergences():
     failed = [trial.params["learning_rate"] for trial in study.trials if trial.state == optuna.trial.TrialState.FAIL]
     assert failed[1:] == sorted(failed[1:], reverse=True), "from the second on each failure lowers the highest LR"
     assert study.best_value < 2 * 1.02
+
+
+@pytest.mark.parametrize("num_failed", [1, 2, 3, 5, 10])
+def test_failures_for_a_time_do_not_close_the_range(num_failed, caplog):
+    """A full disk at the beginning: as soon as others have a loss, LRs that failed are tried again."""
+
+    def objective(trial):
+        lr, wd = settings(trial)
+        if trial.number < num_failed:
+            raise RuntimeError("disk full")
+        return bowl(lr, wd, best_lr=2.0**-8)
+
+    study = optimize(make_sampler(), num_failed + 20, objective)
+    assert study.best_value < 2 * 1.02
+    assert len(set(pairs(study))) == num_failed + 20, "while others are left no setting is asked for twice"
+    if num_failed == 2:
+        assert "failed: taken for divergences" in caplog.text
+
+
+def test_what_always_fails_above_is_tried_more_and_more_rarely():
+    def objective(trial):
+        lr, wd = settings(trial)
+        if lr > 2.0**-9.2:
+            raise RuntimeError("diverged")
+        return bowl(lr, wd, best_lr=2.0**-8)
+
+    study = optimize(make_sampler(), 40, objective)
+    failed = [trial.number for trial in study.trials if trial.state == optuna.trial.TrialState.FAIL]
+    assert len([number for number in failed if number >= 20]) <= len([number for number in failed if number < 20])
+    assert len(failed) <= 12
+    assert study.best_trial.params["learning_rate"] > 2.0**-10.1
+
+
+def test_where_low_learning_rates_fail_as_often_the_rate_is_not_the_reason():
+    failing = Tried(2.0**-7, 0.1, None, has_failed=True)
+    finished = [Tried(2.0**-10, 0.1, 2.0), Tried(2.0**-9, 0.1, 2.1)]
+    assert [math.isnan(one.loss or 0) for one in _with_divergences([*finished, failing, failing])] == [0, 0, 1, 1]
+    below = Tried(2.0**-10, 0.2, None, has_failed=True)
+    tried = [*finished, below, below, failing, failing]
+    assert _with_divergences(tried) == tried
+
+
+def test_where_all_trials_fail_no_setting_is_asked_for_twice():
+    def objective(trial):
+        settings(trial)
+        raise RuntimeError("no device")
+
+    study = optimize(make_sampler(), 25, objective)
+    assert len(set(pairs(study))) == 25
 
 
 def test_one_failure_costs_its_own_cell_alone():

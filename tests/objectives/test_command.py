@@ -258,7 +258,7 @@ def test_metrics_that_end_early_or_are_torn_are_no_answer(tmp_path):
     assert "end at 10 of 1000000 tokens" in objective.entries[0].reason
     silent = make(tmp_path / "silent", command="true {learning_rate} {weight_decay} {tokens} {out}")
     silent.ask([Question(2.0**-10, 0.5, TOKENS)])
-    assert "no val_loss in" in silent.entries[0].reason
+    assert silent.entries[0].reason.startswith("it wrote no ") and silent.last_failure() == silent.entries[0].reason
     assert json.loads((tmp_path / "silent" / "answers.jsonl").read_text())["status"] == "failed"
 
 
@@ -363,6 +363,31 @@ def test_a_placeholder_may_say_its_format_and_metrics_may_have_them_all(tmp_path
     )
     objective.ask([Question(2.0**-10, 0.5, TOKENS, seed=7)])
     assert [answer.loss for answer in objective.answers()] == [9.8e-4], objective.entries
+
+
+@pytest.mark.parametrize(
+    ("formats", "convention", "said"),
+    [
+        ("{learning_rate:.3f} {weight_decay}", "coupled", "would write 0.0006905 as 0.001"),
+        ("{learning_rate} {weight_decay:.1f}", "coupled", "would write 0.03125 as 0.0"),
+        ("{learning_rate} {weight_decay:.4f}", "independent", "as 0.0000"),
+    ],
+)
+def test_formats_that_would_train_another_setting_are_refused(tmp_path, formats, convention, said):
+    command = f"{sys.executable} {SCRIPT} {formats} {{tokens}} {{out}}"
+    objective = make(tmp_path / "study", command=command, weight_decay_convention=convention)
+    with pytest.raises(InputError, match=said):
+        objective.ask([Question(2.0**-10.5, 2.0**-5, TOKENS)])
+    exact = f"{sys.executable} {SCRIPT} {{learning_rate:.3e}} {{weight_decay:12.6g}} {{tokens}} {{out}}"
+    make(tmp_path / "exact", command=exact).require_exact([(2.0**-13, 2.0**-8), (2.0**-6, 1.0)])
+    words = f"{sys.executable} {SCRIPT} {{learning_rate:.2%}} {{weight_decay}} {{tokens}} {{out}}"
+    make(tmp_path / "words", command=words).require_exact([(2.0**-13, 2.0**-8)])
+
+
+def test_tokens_per_step_need_not_be_said_again(tmp_path):
+    first = make(tmp_path / "study", tokens_per_step=4096)
+    first.ask([Question(2.0**-10, 0.5, TOKENS)])
+    assert first.answers() and make(tmp_path / "study").tokens_per_step == 4096
 
 
 def test_a_folder_answers_for_one_command_only(tmp_path):

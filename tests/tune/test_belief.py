@@ -24,6 +24,11 @@ from isotune.tune.observations import CELL, MAX_OBSERVATIONS, NOISE, Groups, Obs
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_draws_in_any_order_of_tests():
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 def points(count, steps=13.4, low=-12.0, high=-7.0):
     return np.column_stack(
         [

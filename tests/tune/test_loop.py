@@ -1,6 +1,7 @@
 """The loop: limits, interruptions, and a tuning that is killed and started again."""
 
 import math
+from dataclasses import astuple, replace
 
 import pytest
 from surfaces import TOKENS, TOKENS_PER_STEP, failing_above, nano_like
@@ -8,7 +9,7 @@ from surfaces import TOKENS, TOKENS_PER_STEP, failing_above, nano_like
 from isotune.errors import InputError
 from isotune.objectives.function import FunctionObjective
 from isotune.objectives.journal import Journal
-from isotune.tune import Answer, Goal, Limits, Question, Space, loop, tune
+from isotune.tune import Answer, Goal, Limits, Question, Space, loop, suggest, tune
 from isotune.tune.loop import MAX_FAILURES, MAX_FORGIVEN, grid_size
 
 CELLS = tuple((2.0**lr, 2.0**wd) for lr in range(-12, -7) for wd in (-8, -5, -2))
@@ -223,11 +224,30 @@ def test_failures_are_left_out_and_divergence_is_learned_from():
     assert set(tuned.unanswered) == {entry.question for entry in failed}
 
 
-def test_where_nothing_answers_it_gives_up():
+def test_where_nothing_answers_it_gives_up_and_recommends_nothing():
     def train(**settings):
         raise RuntimeError("no such device")
 
-    assert tune(FunctionObjective(train), GOAL).stopped == "no answers"
+    tuned = tune(FunctionObjective(train), GOAL)
+    assert tuned.stopped == "no answers"
+    with pytest.raises(InputError, match="no run has finished .* RuntimeError: no such device"):
+        tuned.recommendation  # noqa: B018
+
+
+def test_what_limits_leave_is_spent_on_what_is_worth_asking():
+    """Where the best question is too dear, a cheaper one may help nearly as much; but none is asked for being cheap."""
+    dear = TOKENS * 3 // 4
+    for most in range(TOKENS, 6 * TOKENS, TOKENS // 4):
+        objective = FunctionObjective(nano_like)
+        tuned = tune(objective, replace(GOAL, tolerance=1e-6), limits=Limits(max_tokens=most))
+        left = most - tuned.spent_tokens
+        assert left >= 0
+        if tuned.stopped != "max_tokens":
+            continue
+        evidence = sorted(objective.answers(), key=lambda answer: astuple(answer.question))
+        assert not suggest(replace(GOAL, tolerance=1e-6), evidence, most_tokens=left).questions
+        dear = min(dear, left)
+    assert dear < TOKENS // 8, "some end with less left than any run costs"
 
 
 def test_where_the_first_run_fails_a_lower_learning_rate_is_tried():

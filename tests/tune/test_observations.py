@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from surfaces import GOAL, TOKENS
+from surfaces import GOAL, TOKENS, nano_like, play
 
 from isotune.tune import Answer, Question
 from isotune.tune.kernels import SEED_LEVEL, SEED_NOISE
@@ -28,6 +28,18 @@ def test_what_is_kept_of_equal_places_does_not_depend_on_their_order(num_cells, 
         assert len(found) == MAX_OBSERVATIONS
         kept.add(tuple(sorted(found.values.tolist())))
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+def test_the_unit_of_the_loss_does_not_matter(factor):
+    """A loss that is summed over a sequence is a thousand times the mean."""
+    answers, suggestions = play(nano_like)
+    scaled, others = play(lambda *question: factor * nano_like(*question))
+    best, other = suggestions[-1].recommendation, others[-1].recommendation
+    assert [answer.question for answer in scaled] == [answer.question for answer in answers]
+    assert (best.learning_rate, best.weight_decay) == (other.learning_rate, other.weight_decay)
+    assert other.loss == pytest.approx(factor * best.loss, rel=1e-2)
+    assert other.regret == pytest.approx(best.regret, rel=0.1, abs=1e-5)
 
 
 def test_seeds_are_likely_by_the_square_of_how_much_they_scatter():

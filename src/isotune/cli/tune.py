@@ -150,7 +150,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
             should_stop=lambda: bool(stop),
         )
     if tuned.stopped == "no answers":
-        raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuning.last_failure()}): mend that first")
+        raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuned.last_failure}): mend that first")
     answers = mark_exploded(tuning.objective.answers())
     if not answers and not stop:
         price = format_tokens(min(tuned.more.prices))
@@ -167,7 +167,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
     click.echo(json.dumps(_facts(tuned, tuning, answers), indent=1) if as_json else words)
     if tuned.unanswered and not quiet and not stop:
         click.echo(
-            f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuning.last_failure()}{tuning.retry}",
+            f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuned.last_failure}{tuning.retry}",
             err=True,
         )
     if tuning.folder is not None and not no_report and not stop:
@@ -187,7 +187,6 @@ class _Tuning:
     again: str  # the command that goes on, without --tolerance and --max-tokens
     next_steps: tuple[str, ...]  # with {lr} and {wd}
     where: str
-    last_failure: Callable[[], str] = lambda: ""
     seconds_per_token: Callable[[], float | None] = lambda: None
     close: Callable[[], None] = lambda: None
     table: TableObjective | None = None
@@ -242,11 +241,10 @@ def _of_recipe(name: str, stop: list[int], line: StatusLine, arguments: dict[str
         folder,
         f"isotune tune {quoted}{_given(_KEPT)}",
         (
-            f"isotune train {quoted}{_given(('tokens',))} --lr {{lr}} --wd {{wd}}",
+            f"isotune train {quoted}{_given(('tokens',))} --lr {{lr}} --wd {{wd}} --study {shlex.quote(str(folder))}",
             f"isotune diagnose {shlex.quote(str(folder))}",
         ),
         f"Runs go to {folder}, {num_workers} at once. After a kill, repeat the command: nothing is trained twice.",
-        lambda: objective.failures[-1] if objective.failures else "it was interrupted",
         lambda: None if execution.compiled or execution.device != "cpu" else _seconds_per_token(recipe, num_workers),
         objective.close,
     )
@@ -275,10 +273,11 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
     goal = Goal(
         tokens=parse_tokens("--tokens", arguments["tokens"]),
         space=_space(arguments),
-        tokens_per_step=arguments["tokens_per_step"],
+        tokens_per_step=objective.tokens_per_step,
         seeds=tuple(range(_num_seeds(arguments))),
         tolerance=_tolerance(arguments["tolerance"]),
     )
+    objective.require_exact(map(tuple, goal.space.settings.tolist()))
     where = (
         f"Runs go to {folder}, {objective.num_parallel} at once. After a kill, repeat the command: nothing that was "
         "answered is asked again."
@@ -295,7 +294,6 @@ def _of_command(stop: list[int], arguments: dict[str, Any]) -> _Tuning:
         "the same command",
         (),
         where,
-        lambda: next((entry.reason for entry in reversed(objective.entries) if entry.reason), "it was interrupted"),
         leave_out=() if is_mended else objective.failed(),
         retry="; they are asked again with --retry-failed",
     )

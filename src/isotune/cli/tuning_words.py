@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_RUNS = 8  # the price limit, in runs of the full budget
 SMALL_MEMORY = 0.1  # n below which WD has hardly acted
 MAX_GROUPS = 4  # learning rates of the flat set that are listed
+MAX_LISTED = 3  # questions of a round that could be asked next
 SCATTER = 0.003  # of a loss over seeds, relative, where a table has one seed
 
 
@@ -79,15 +80,15 @@ def result_words(
         click.style(_settings(best.learning_rate, best.weight_decay), bold=True)
         + f" for {format_tokens(goal.tokens)} tokens",
         *_facts_of(best, goal),
-        *(_line("warning", words) for words in _warnings(best, goal)),
+        *(_line("warning", words) for words in _warnings(tuned, goal, answers)),
         _line("evidence", _evidence(answers, goal)),
         *_failed(tuned, answers),
         _line("trained", _trained(tuned, goal)),
         _line("ended", _ended(tuned, goal, limits)),
         *_more(tuned, goal, limits, again),
     ]
-    lr, wd = (f"{value:.4g}" for value in (best.learning_rate, best.weight_decay))
-    steps = [step.replace("{lr}", lr).replace("{wd}", wd) for step in next_steps]
+    exact = {"{lr}": repr(best.learning_rate), "{wd}": repr(best.weight_decay)}  # a rounded LR would be another run
+    steps = [step.replace("{lr}", exact["{lr}"]).replace("{wd}", exact["{wd}"]) for step in next_steps]
     return "\n".join([*lines, "next", *(f"  {step}" for step in (*steps, *_pasted(best)))])
 
 
@@ -95,9 +96,10 @@ def result_facts(tuned: Tuned, goal: Goal, answers: Sequence[Answer]) -> dict[st
     """The same as data."""
     best = tuned.recommendation
     return {
-        "result": tuned,
+        "result": {name: value for name, value in vars(tuned).items() if name != "last_failure"}
+        | {"recommendation": best, "weight_decay_convention": "coupled"},
         "n": None if goal.tokens_per_step is None else _memory(best, goal),
-        "warnings": _warnings(best, goal),
+        "warnings": _warnings(tuned, goal, answers),
         "evidence": _counts(answers, goal),
         "failed": {
             "runs": len(tuned.unanswered),
@@ -194,6 +196,7 @@ def _flat_set(best: Recommendation) -> str:
     by_rate = {best.learning_rate: [best.weight_decay]}
     for lr, wd in best.as_good:
         by_rate.setdefault(lr, []).append(wd)
+    by_rate = dict(sorted(by_rate.items(), key=lambda one: (one[0] != best.learning_rate, one[0])))
     groups = [f"LR {format_number(lr)} with {_span('WD', decays)}" for lr, decays in by_rate.items()]
     more = f"; and {len(groups) - MAX_GROUPS} more LRs" if len(groups) > MAX_GROUPS else ""
     return "; ".join(groups[:MAX_GROUPS]) + more
@@ -204,9 +207,12 @@ def _span(name: str, values: Sequence[float]) -> str:
     return f"{name} {low}" if low == high else f"{name} {low} to {high}"
 
 
-def _warnings(best: Recommendation, goal: Goal) -> list[str]:
-    """A best setting at an end of its range may have better ones behind; a low WD that does not matter has not."""
-    cells = goal.space.cells
+def _warnings(tuned: Tuned, goal: Goal, answers: Sequence[Answer]) -> list[str]:
+    """A best setting at an end of its range, or of what did not fail, may have better ones behind; a low WD that does
+    not matter has not."""
+    from isotune.tune.failures import ends_beside
+
+    best, cells = tuned.recommendation, goal.space.cells
     ends = {
         "LR": (best.learning_rate, cells[:, 0], "--lr", True),
         "WD": (best.weight_decay, cells[:, 1], "--wd", goal.tokens_per_step is None),
@@ -218,6 +224,11 @@ def _warnings(best: Recommendation, goal: Goal) -> list[str]:
         if float(np.ptp(axis)) and (at_high or (at_low and low_counts)):
             end = "upper" if at_high else "lower"
             lines.append(f"{name} is at the {end} end of its range: widen {option}")
+    for given_up in ends_beside(goal, tuned.unanswered, answers, (best.learning_rate, best.weight_decay)):
+        lines.append(
+            f"{given_up.axis} lies beside what was given up ({given_up.words} {format_number(given_up.value)}): find "
+            "out why runs fail there, better settings may lie behind"
+        )
     return lines
 
 
@@ -299,8 +310,9 @@ def _more(tuned: Tuned, goal: Goal, limits: Limits, again: str) -> list[str]:
     asked = "; ".join(
         f"{_settings(question.learning_rate, question.weight_decay)} at {format_tokens(question.tokens)}"
         + (f" with seed {question.seed}" if question.seed != goal.seeds[0] else "")
-        for question in questions
+        for question in questions[:MAX_LISTED]
     )
+    asked += f"; and {len(questions) - MAX_LISTED} more" if len(questions) > MAX_LISTED else ""
     is_whole = not again.startswith("isotune")  # the same command has its tolerance and its limit already
     change = _tolerance(tuned, goal, is_whole) + _max_tokens(tuned, goal, limits, is_whole)
     return [
@@ -325,7 +337,8 @@ def _max_tokens(tuned: Tuned, goal: Goal, limits: Limits, is_whole: bool) -> str
     if limits.max_tokens is None:
         return ""
     if tuned.spent_tokens + price > limits.max_tokens:
-        return f" --max-tokens {_round_up(tuned.spent_tokens + 4 * price)}"
+        some_rounds = min(4 * price, max(price, tuned.grid_tokens - tuned.spent_tokens))  # a grid would tell all
+        return f" --max-tokens {_round_up(tuned.spent_tokens + some_rounds)}"
     is_default = limits.max_tokens == DEFAULT_RUNS * goal.tokens
     return "" if is_whole or is_default else f" --max-tokens {_exact(limits.max_tokens)}"
 

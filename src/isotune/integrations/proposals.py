@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 
 from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
@@ -18,6 +21,11 @@ LOWEST_SHARE = 2.0**-8  # of the upper end, where a range begins at 0: a logarit
 TOKENS = 1 << 20  # of every run, where nobody says: only its ratio to itself counts
 FIRST_MEMORY_TIMES = 0.3  # of the first run: WD below this matters little
 PRUNED_NOISE = 0.02  # of the log loss that a pruned run would have had; with more, what was pruned teaches nothing
+
+MIN_FAILURES = 2  # above every LR that has a loss, to be taken for divergences
+CHANCE = 0.1  # that all of them failed for another reason: with more, they may have
+RUNS_BETWEEN = 4  # runs with a loss, before LRs that failed are tried again; as many more each time that they fail
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,12 +68,13 @@ class Proposals:
             without = [replace(one, weight_decay=NO_DECAY) for one in tried]
             return self.next(learning_rate, (NO_DECAY, NO_DECAY), without, (steps[0], None))[0], 0.0
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, steps)
-        placed = _with_divergences(tried)
-        answers = self._answers(placed, goal)
-        open_ones = [one for one in placed if one.loss is None]
-        running = [one for one in open_ones if not (one.has_failed or one.was_unused)]
-        for others in (open_ones, running):  # what failed or was not used is asked again where nothing else is left
-            pending = [self._question(one, goal) for one in others]
+        placed = _on_axes(tried)
+        given_up = _with_divergences(placed)
+        running = [one for one in placed if one.loss is None and not (one.has_failed or one.was_unused)]
+        # What was given up is tried where nothing else is left, and then what failed or was not used once more.
+        for known, others in ((given_up, given_up), (placed, placed), (placed, running)):
+            answers = self._answers(known, goal)
+            pending = [self._question(one, goal) for one in others if one.loss is None]
             suggestion = suggest(goal, answers, pending=pending)
             chosen = _worth_having(goal, answers, pending, suggestion) or next(
                 iter(_settings(suggestion.questions)), None
@@ -84,7 +93,7 @@ class Proposals:
             best = self.recommend(learning_rate, (NO_DECAY, NO_DECAY), without)
             return replace(best, weight_decay=0.0, as_good=tuple((lr, 0.0) for lr, _ in best.as_good))
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, (None, None))
-        placed = _with_divergences(tried)
+        placed = _with_divergences(_on_axes(tried))
         best = recommend_now(goal, self._answers(placed, goal))
         return replace(
             best,
@@ -181,18 +190,40 @@ def as_if_finished(loss: float, beside: Sequence[tuple[float, float]]) -> float 
     return final * loss / there if there else None
 
 
-def _with_divergences(everything: Sequence[Tried]) -> list[Tried]:
-    """Those that have a place on logarithmic axes, with failures that look like divergences told as such: several,
-    above every LR that has a loss.
+def _on_axes(everything: Sequence[Tried]) -> list[Tried]:
+    """Those that have a place on logarithmic axes."""
+    return [one for one in everything if one.learning_rate > 0 and one.weight_decay > 0]
 
-    One may be a full disk. Of a run that raises an error or returns NaN Optuna says no more than that it failed.
+
+def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
+    """All of them, in the order in which they were tried, with failures that look like divergences told as such:
+    several, above every LR that has a loss. Of a run that raises an error or returns NaN Optuna says no more than that
+    it failed.
+
+    But a full disk fails as well, and so does another parameter. Where runs with lower LRs fail as often, LR is not the
+    reason. And after some runs with a loss it is tried once more above, later each time that it fails.
     """
-    tried = [one for one in everything if one.learning_rate > 0 and one.weight_decay > 0]
-    highest = max((one.learning_rate for one in tried if one.loss is not None and math.isfinite(one.loss)), default=0.0)
-    above = [one for one in tried if one.has_failed and one.learning_rate > highest]
-    if len(above) < 2:
-        return tried
-    return [replace(one, loss=math.nan) if one in above else one for one in tried]
+    have_loss = [one.loss is not None and math.isfinite(one.loss) for one in tried]
+    highest = max((one.learning_rate for one, has in zip(tried, have_loss, strict=True) if has), default=0.0)
+    failed = [index for index, one in enumerate(tried) if one.has_failed and one.loss is None]
+    above = [index for index in failed if tried[index].learning_rate > highest]
+    if len(above) < MIN_FAILURES:
+        return list(tried)
+    num_finished, num_below = sum(have_loss), len(failed) - len(above)
+    num_since = sum(have_loss[above[-1] :])
+    num_spells = 1 + sum(any(have_loss[one:other]) for one, other in pairwise(above))
+    chance = num_below / max(1, num_below + num_finished)  # of failing for another reason
+    if chance ** len(above) > CHANCE or num_since >= RUNS_BETWEEN * num_spells:
+        return list(tried)
+    if not num_since:
+        _tell(f"LR {tried[min(above, key=lambda index: tried[index].learning_rate)].learning_rate:.4g} and above")
+    places = set(above)
+    return [replace(one, loss=math.nan) if index in places else one for index, one in enumerate(tried)]
+
+
+@lru_cache(maxsize=64)  # each is told once
+def _tell(what: str) -> None:
+    _log.warning(f"all trials with {what} failed: taken for divergences, and left out until some others have a loss")
 
 
 def _between(ends: tuple[float, float], number: int) -> float:

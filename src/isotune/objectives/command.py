@@ -15,9 +15,10 @@ import contextlib
 import fcntl
 import json
 import math
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from isotune.objectives.placeholders import (
     Value,
     fill_words,
     placeholders_in,
+    require_exact,
     require_placeholders,
     split_command,
     values_of,
@@ -71,12 +73,12 @@ class CommandObjective:
         require_placeholders("--command", split_command(command), NEEDED)
         require_placeholders("--metrics", [metrics], ("out",))
         self.convention, self.loss = weight_decay_convention, loss
-        self.tokens_per_step = tokens_per_step
         self.num_parallel = require_positive_int("num_parallel", num_parallel)
         self._timeout = math.inf if timeout_hours is None else 3600 * require_positive("timeout_hours", timeout_hours)
         self._should_stop = should_stop
         self._can_resume = "resume" in placeholders_in("--command", split_command(command))
         self._journal = Journal(self.folder / "answers.jsonl")
+        self.tokens_per_step: int | None = tokens_per_step or self._noted().get("tokens-per-step")
         self._require_same()
 
     @property
@@ -91,6 +93,10 @@ class CommandObjective:
         """What was asked in vain, by earlier calls too."""
         return self._journal.failed()
 
+    def last_failure(self) -> str:
+        """Why the last of these failed."""
+        return self._journal.last_failure()
+
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens - self._resumed_tokens(question) for question in questions]
 
@@ -101,6 +107,7 @@ class CommandObjective:
         return []
 
     def ask(self, questions: Sequence[Question]) -> None:
+        self.require_exact([_settings(question)[:2] for question in questions])
         waiting, running = list(questions), list[_Run]()
         with _alone(self.folder), Keeper() as keeper:
             self._journal = Journal(self.folder / "answers.jsonl")  # another tuning may have been here since
@@ -118,6 +125,11 @@ class CommandObjective:
             finally:
                 for run in running:
                     run.kill()
+
+    def require_exact(self, settings: Iterable[tuple[float, float]]) -> None:
+        """Refuses a command that is written LRs or WDs with too few digits; WD is coupled."""
+        pairs = [(lr, self._own_decay(lr, wd)) for lr, wd in settings]
+        require_exact("--command", split_command(self.command), pairs)
 
     # What is asked
 
@@ -192,10 +204,12 @@ class CommandObjective:
         return _Run(question, out, metrics, resumed_tokens, process, run, keeper, time.monotonic())
 
     def _values(self, question: Question, out: Path, resume: str = "") -> dict[str, Value]:
-        decay = question.weight_decay
-        if self.convention == "independent":
-            decay *= question.learning_rate
+        decay = self._own_decay(question.learning_rate, question.weight_decay)
         return values_of(question, decay, str(out), resume)
+
+    def _own_decay(self, learning_rate: float, weight_decay: float) -> float:
+        """WD as the command wants it."""
+        return weight_decay * learning_rate if self.convention == "independent" else weight_decay
 
     def _has_ended(self, run: _Run) -> bool:
         return_code = run.process.poll()
@@ -220,10 +234,10 @@ class CommandObjective:
         if return_code is None:
             reason = f"still running after {seconds:.0f} s: killed"
         elif return_code:
-            reason = f"exit code {return_code}"
+            reason = _exit_words(return_code)
         elif math.isnan(read.tokens):
             missing = f"no tokens with the {self.loss}" if read.has_loss else f"no {self.loss}"
-            reason = f"{missing} in {run.metrics}"
+            reason = f"{missing} in {run.metrics}" if run.metrics.exists() else f"it wrote no {run.metrics}"
         elif read.tokens < REACHED * run.question.tokens:
             reason = f"its metrics end at {read.tokens:.0f} of {run.question.tokens} tokens"
         elif read.loss <= 0:
@@ -358,6 +372,19 @@ def _read_metrics(path: Path, name: str) -> _Metrics:
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     return _Metrics(at, loss, has_loss, reached)
+
+
+def _exit_words(return_code: int) -> str:
+    """
+    >>> _exit_words(3), _exit_words(-11)
+    ('exit code 3', 'ended by SIGSEGV')
+    """
+    if return_code > 0:
+        return f"exit code {return_code}"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-return_code).name
+        return f"ended by {name}" + (", for lack of memory perhaps" if name == "SIGKILL" else "")
+    return f"ended by signal {-return_code}"
 
 
 def _last_words(path: Path) -> str:

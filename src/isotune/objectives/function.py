@@ -39,6 +39,10 @@ class FunctionObjective:
         """What was asked in vain, by earlier calls too."""
         return self._journal.failed()
 
+    def last_failure(self) -> str:
+        """Why the last of these failed."""
+        return self._journal.last_failure()
+
     def prices(self, questions: Sequence[Question]) -> list[int]:
         return [question.tokens for question in questions]
 

@@ -18,6 +18,7 @@ from isotune.tune.questions import Answer, Question
 
 FORMAT = 1
 NOT_POSITIVE = "losses must be above 0, since their logarithms are compared; add a constant"
+INTERRUPTED = "it was interrupted"
 
 Ending = Literal["finished", "diverged", "failed"]
 
@@ -73,6 +74,10 @@ class Journal:
         """What was asked in vain, each once, and not answered later."""
         known = {entry.question for entry in self.entries if entry.status != "failed"}
         return list(dict.fromkeys(entry.question for entry in self.entries if entry.question not in known))
+
+    def last_failure(self) -> str:
+        """Why the last run that failed did, in words."""
+        return next((entry.reason for entry in reversed(self.entries) if entry.reason), INTERRUPTED)
 
     def answers(self) -> list[Answer]:
         return [answer for entry in self.entries if (answer := entry.answer) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from isotune.errors import InputError
@@ -13,8 +13,12 @@ from isotune.tune.questions import Question
 
 Value = float | int | str
 
+AXES = ("learning_rate", "weight_decay")
 PLACEHOLDERS = ("learning_rate", "weight_decay", "tokens", "seed", "out", "resume")
 SCRIPTS = (".py", ".sh", ".bash", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
+
+
+ROUNDING = 0.01  # of an LR or a WD, relative, that a placeholder's format may do
 
 
 class _Number(float):
@@ -99,6 +103,25 @@ def require_placeholders(option: str, parts: Sequence[str], needed: Sequence[str
             raise InputError(
                 f"{option} {part!r} cannot be filled in ({error}): write {{learning_rate}}, or such as {{seed:03d}}"
             ) from None
+
+
+def require_exact(option: str, parts: Sequence[str], settings: Iterable[tuple[float, float]]) -> None:
+    """Refuses formats of (LR, WD) that leave too few digits, such as {learning_rate:.3f}: another setting would be
+    trained than was asked for. WD is as the command wants it."""
+    fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] in AXES and field[2]]
+    for learning_rate, weight_decay in settings if fields else ():
+        for _, name, spec, conversion in fields:
+            value = learning_rate if name == AXES[0] else weight_decay
+            written = f"{{0{'!' + conversion if conversion else ''}:{spec}}}".format(_Number(value))
+            try:
+                is_exact = abs(float(written) - value) <= ROUNDING * value
+            except ValueError:  # no plain number, which may be meant
+                continue
+            if not is_exact:
+                raise InputError(
+                    f"{option} would write {value:.4g} as {written.strip()}: give {{{name}:{spec}}} more digits, or "
+                    f"write {{{name}}}"
+                )
 
 
 def placeholders_in(option: str, parts: Sequence[str]) -> list[str]:

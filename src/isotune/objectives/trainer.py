@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from isotune.errors import InputError
+from isotune.objectives.journal import INTERRUPTED
 from isotune.objectives.trunks import until
 from isotune.recipe import Recipe, falling_tokens, wsd
 from isotune.runs import Evaluation, Study
@@ -139,6 +140,10 @@ class TrainerObjective:
             if cell not in longest or longest[cell].tokens < question.tokens:
                 longest[cell] = question
         return [self._trunk(question) for question in longest.values()]
+
+    def last_failure(self) -> str:
+        """Why the last run that failed did."""
+        return self.failures[-1] if self.failures else INTERRUPTED
 
     def ask(self, questions: Sequence[Question]) -> None:
         result = run_sweep(

@@ -76,7 +76,7 @@ class Belief:
         by_rival = known.transpose(1, 0, 2)
         for its in slices_by_view(self.rivals, _at_once(len(places) * n)):
             rivals, solved = self.rivals[its], self._solved[its]
-            means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places)
+            means[its] = expected_losses([(one.kernel, one.size) for one in rivals], places) + self.observations.level
             if n:
                 roots = np.sqrt([one.weight for one in rivals])
                 covariances = _covariances(rivals, beside.shared[rivals[0].kernel.view], beside.of_seeds)
@@ -90,7 +90,7 @@ class Belief:
         """The mean of the log losses at these points: the same as that of `at`, in a fraction of the time."""
         beside = points if isinstance(points, Beside) else self.beside(points)
         n = len(self.observations)
-        means, seeds = np.zeros(len(beside.places)), np.zeros(n)
+        means, seeds = np.full(len(beside.places), self.observations.level), np.zeros(n)
         for its in slices_by_view(self.rivals):
             view = self.rivals[its.start].kernel.view
             own, others = beside.places.views[view].terms, self._places.views[view].terms

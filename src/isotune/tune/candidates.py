@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -83,15 +84,24 @@ class Candidates:
     def priced(self, index: int) -> tuple[Question, float]:
         return self.question(index), self.prices[index].item()
 
-    def next(self, posterior: Posterior, told: Told, chosen: Sequence[int], num_observed: int) -> int | None:
-        """The place of the question to ask, None if none is left."""
-        if len(chosen) == len(self):
+    def next(
+        self,
+        posterior: Posterior,
+        told: Told,
+        chosen: Sequence[int],
+        num_observed: int,
+        most_tokens: float = math.inf,
+    ) -> int | None:
+        """The place of the question to ask beside the chosen ones; None if none is left that is paid for and worth
+        asking."""
+        left = most_tokens - self.prices[list(chosen)].sum()
+        if len(chosen) == len(self) or left < self.prices.min():
             return None
         if not num_observed:
             return self._first(posterior)
         if not chosen and len(told) and told.diverged.all():
             return self._lower(told)
-        return self._best(posterior, chosen)
+        return self._best(posterior, chosen, left)
 
     def _first(self, posterior: Posterior) -> int:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
@@ -105,16 +115,17 @@ class Candidates:
         distance = np.abs(cells - (cells.min(axis=0) + told.asked.cells.min(axis=0)) / 2)
         return int(np.lexsort((self.points[:, 3], distance[:, 1], distance[:, 0]))[0])
 
-    def _best(self, posterior: Posterior, chosen: Sequence[int]) -> int:
-        """Among those with a fair part of the largest gain the one with most gain per token."""
+    def _best(self, posterior: Posterior, chosen: Sequence[int], left: float) -> int | None:
+        """Among those with a fair part of the largest gain the one with most gain per token, of those that so many
+        tokens pay for."""
         gains = expected_gains(posterior, self.num_targets, self._expected_noise(posterior))
         gains[list(chosen)] = -1.0
         if gains.max() <= 0:  # nothing is left to learn: what is expected to be best
-            expected = posterior.mean[self.num_targets :].copy()
+            expected = np.where(self.prices <= left, posterior.mean[self.num_targets :], np.inf)
             expected[list(chosen)] = np.inf
-            return int(np.argmin(expected))
-        worth = gains >= MIN_GAIN_SHARE * gains.max()
-        return int(np.argmax(np.where(worth, gains / self.prices, -1.0)))
+            return int(np.argmin(expected)) if expected.min() < np.inf else None
+        worth = (gains >= MIN_GAIN_SHARE * gains.max()) & (self.prices <= left)
+        return int(np.argmax(np.where(worth, gains / self.prices, -1.0))) if worth.any() else None
 
     def _expected_noise(self, posterior: Posterior) -> np.ndarray:
         """Of each question's answer: an answer that is expected to be bad will say little."""

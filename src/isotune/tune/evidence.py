@@ -120,7 +120,7 @@ class Prepared:
 
     def __init__(self, contest: Contest, observed: Observations):
         self.places = Places.of(contest.views.values(), observed.points)
-        self._contest, self._values = contest, observed.values
+        self._contest, self._values = contest, observed.values - observed.level
         n, views = len(observed), self.places.views
         self._terms = np.concatenate([views[view].terms for view in contest.views], axis=1)
         matrices = np.zeros((contest.shares.shape[-1], n + 1, n + 1))  # with an empty border

@@ -10,8 +10,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Protocol
 
+from isotune.errors import InputError
 from isotune.recipe import format_number
 from isotune.tune.failures import doubtful_end, failing_like_divergence, without_failing_sides
 from isotune.tune.questions import Answer, Goal, Question, Space
@@ -80,7 +82,6 @@ class Round:
 class Tuned:
     """How a tuning ended."""
 
-    recommendation: Recommendation
     stopped: Stopped
     spent_tokens: int  # in all, by earlier calls too
     spent_before: int  # of these, by earlier calls
@@ -89,6 +90,18 @@ class Tuned:
     seconds: float
     unanswered: tuple[Question, ...]
     more: Round  # what would be asked next: the price of knowing more
+    last_failure: str  # in the objective's words
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """The best settings by all that was answered; without a run that finished there are none."""
+        if not self.more.num_finished:
+            failed = f"; the last of {len(self.unanswered)} that failed: {self.last_failure}" if self.unanswered else ""
+            raise InputError(
+                f"no run has finished ({self.stopped}), so that nothing can be recommended: mend the trainer, lower "
+                f"LR, or raise the limits{failed}"
+            )
+        return self.more.suggestion.recommendation
 
 
 def tune(
@@ -118,9 +131,10 @@ def tune(
         if len(goal.space.cells) / 2 <= len(possible.space.cells) < num_cells:  # given up: the next may do better
             num_cells, forgiven = len(possible.space.cells), min(failures, MAX_FORGIVEN)
         evidence = [*answers, *read, *failing_like_divergence(tuple(unanswered), answers)]
-        suggestion = suggest(
-            possible, evidence, objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered)
+        ask = partial(
+            suggest, possible, evidence, objective.prices, count=objective.num_parallel, leave_out=tuple(unanswered)
         )
+        suggestion = ask()
         if suggestion.is_done or not suggestion.questions:
             suggestion = _unless_doubtful(suggestion, goal, tuple(unanswered), answers)
         spent, seconds = objective.spent_tokens(), clock() - began
@@ -132,10 +146,14 @@ def tune(
             break
         left = _left(limits or Limits(), spent, pace, spent - before, seconds)
         affordable = left.pays_for(asked)
-        if not affordable:
-            stopped = left.limit(asked)
-            break
-        asked = _with_some(asked, affordable)
+        if affordable:
+            asked = _with_some(asked, affordable)
+        else:  # of what costs less there may be something that is worth asking
+            cheaper = ask(most_tokens=left.for_one) if num_finished else None
+            if cheaper is None or not cheaper.questions:
+                stopped = left.limit(asked)
+                break
+            asked = replace(asked, suggestion=cheaper, prices=tuple(objective.prices(cheaper.questions)))
         rounds += 1
         on_round(asked)
         pace = pace.after(asked.prices)
@@ -150,7 +168,6 @@ def tune(
         failures += len(failed)
         unanswered.update(dict.fromkeys(failed))
     return Tuned(
-        suggestion.recommendation,
         stopped,
         spent,
         before,
@@ -159,6 +176,7 @@ def tune(
         clock() - began,
         tuple(unanswered),
         asked,
+        getattr(objective, "last_failure", lambda: "nobody noted why")(),
     )
 
 
@@ -214,6 +232,10 @@ class _Left:
                 found.append(index)
                 price += its
         return found
+
+    @property
+    def for_one(self) -> float:
+        return min(self.tokens, self.in_time, self.in_time_each)
 
     def limit(self, asked: Round) -> Stopped:
         """Which of the limits pays for none of them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import lapack
@@ -22,6 +23,7 @@ NOISE_GROWTH, MAX_NOISE = 0.75, 0.05  # octaves of it per octave of LR above the
 EXCESS, EXCESS_FROM = 0.25, 0.02  # noise per excess over the best of the same budget, from where on
 RATE, DECAY, BUDGET, SEED = 0, 1, 3, 4  # columns of points
 CELL = (BUDGET, RATE, DECAY)
+LEVEL = 3.0  # of log losses
 MAX_OBSERVATIONS = 56  # more take time: seeds of a cell are then taken together, and what says least is left out
 
 
@@ -76,6 +78,12 @@ class Observations:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @cached_property
+    def level(self) -> float:
+        """What is taken off all values, so that the unit of the loss does not matter: none at usual losses, since the
+        prior has room for LEVEL on either side."""
+        return LEVEL * round(float(self.values.min()) / LEVEL) if len(self.values) else 0.0
 
     def some(self, chosen: np.ndarray) -> Observations:
         repeats = self.repeats and replace(self.repeats, shares=self.repeats.shares[chosen])

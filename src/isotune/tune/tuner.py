@@ -67,9 +67,12 @@ def suggest(
     count: int = 1,
     pending: Sequence[Question] = (),
     leave_out: Sequence[Question] = (),
+    most_tokens: float = math.inf,
     random_seed: int = 0,
 ) -> Suggestion:
     """The next questions (a round of `count`, or fewer), by what is known; the same answer whenever it is asked again.
+
+    Together they cost no more than `most_tokens`, and none of them is asked only for being cheap.
 
     `pending` questions were asked and are not answered yet: they count as if they came out as expected. Those in
     `leave_out` are not asked.
@@ -92,17 +95,26 @@ def suggest(
     is_sure = bool(len(told)) and recommendation.regret <= goal.tolerance
     last = last_question(outlook, best, prices) if is_sure else None
     # The last one is asked by itself, since its answer may end the tuning.
-    chosen = _round(goal, candidates, posterior, observed, told, count) if last is None else [last]
+    if last is None:
+        chosen = _round(goal, candidates, posterior, observed, told, count, most_tokens)
+    else:
+        chosen = [last] if last[1] <= most_tokens else []
     reasons = tuple(why(one, goal, told, best, price) for one, price in chosen)
     return Suggestion(tuple(one for one, _ in chosen), reasons, recommendation, is_sure and last is None)
 
 
 def _round(
-    goal: Goal, candidates: Candidates, posterior: Posterior, observed: Observations, told: Told, count: int
+    goal: Goal,
+    candidates: Candidates,
+    posterior: Posterior,
+    observed: Observations,
+    told: Told,
+    count: int,
+    most_tokens: float,
 ) -> list[tuple[Question, float]]:
     """So many questions, or those that are left, with their prices; each as if those before came out as expected."""
     chosen: list[int] = []
-    while (best := candidates.next(posterior, told, chosen, len(observed))) is not None:
+    while (best := candidates.next(posterior, told, chosen, len(observed), most_tokens)) is not None:
         chosen.append(best)
         if len(chosen) == count:
             break
