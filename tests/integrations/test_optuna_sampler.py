@@ -152,6 +152,38 @@ def test_what_always_fails_above_is_tried_more_and_more_rarely():
     assert study.best_trial.params["learning_rate"] > 2.0**-10.1
 
 
+def test_when_all_was_tried_what_failed_is_tried_once_more_and_then_the_best():
+    def objective(trial):
+        lr = trial.suggest_float("learning_rate", 2.0**-10, 2.0**-6, log=True)
+        wd = trial.suggest_float("weight_decay", 0.0, 0.0)
+        if lr > 2.0**-8.5:
+            raise RuntimeError("diverged")
+        return 2 + 0.1 * (math.log2(lr) + 9) ** 2 + wd
+
+    study = optimize(IsotuneSampler(weight_decay_convention="coupled", octaves=1.0, seed=0), 20, objective)
+    rates = [round(math.log2(trial.params["learning_rate"]), 3) for trial in study.trials]
+    assert all(rates.count(rate) <= 2 for rate in (-8, -7, -6))
+    assert rates[-1] == -9.0 and rates.count(-9.0) >= 12
+
+
+def test_what_is_recommended_has_not_failed_whenever_it_is_asked():
+    sampler = make_sampler()
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial):
+        lr, wd = settings(trial)
+        if lr > 2.0**-9.2:
+            raise RuntimeError("diverged")
+        return bowl(lr, wd, best_lr=2.0**-8)
+
+    too_high = 0
+    for _ in range(30):
+        study.optimize(objective, n_trials=1, catch=(RuntimeError,))
+        if any(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials[:-4]):
+            too_high += sampler.recommendation(study).learning_rate > 2.0**-9.2
+    assert not too_high
+
+
 def test_where_low_learning_rates_fail_as_often_the_rate_is_not_the_reason():
     failing = Tried(2.0**-7, 0.1, None, has_failed=True)
     finished = [Tried(2.0**-10, 0.1, 2.0), Tried(2.0**-9, 0.1, 2.1)]

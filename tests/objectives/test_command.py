@@ -380,6 +380,9 @@ def test_formats_that_would_train_another_setting_are_refused(tmp_path, formats,
         objective.ask([Question(2.0**-10.5, 2.0**-5, TOKENS)])
     exact = f"{sys.executable} {SCRIPT} {{learning_rate:.3e}} {{weight_decay:12.6g}} {{tokens}} {{out}}"
     make(tmp_path / "exact", command=exact).require_exact([(2.0**-13, 2.0**-8), (2.0**-6, 1.0)])
+    nested = f"{sys.executable} {SCRIPT} {{learning_rate:.{{seed}}f}} {{weight_decay}} {{tokens}} {{out}}"
+    with pytest.raises(InputError, match="would write"):
+        make(tmp_path / "nested", command=nested).require_exact([(2.0**-13, 2.0**-8)])
     words = f"{sys.executable} {SCRIPT} {{learning_rate:.2%}} {{weight_decay}} {{tokens}} {{out}}"
     make(tmp_path / "words", command=words).require_exact([(2.0**-13, 2.0**-8)])
 

@@ -147,3 +147,31 @@ def test_ends_of_wd_and_low_lrs_are_doubted_as_high_ones_are():
     one, end = doubtful_end(goal, failed, answers, (2.0**-10, 2.0**-5))
     assert (end.words, one.learning_rate) == ("LR up to", 2.0**-11) and one not in failed
     assert doubtful_end(goal, failed, answers, (2.0**-8, 2.0**-5)) is None
+
+
+def test_a_check_that_diverges_counts_and_is_not_asked_again():
+    goal = Goal(tokens=1000, space=Space(learning_rate=(2**-12, 2**-6), weight_decay=(2**-8, 1.0), octaves=1.0))
+    answers = [Answer(question(-9, -6), 2.0), Answer(question(-7, -4), 1.9)]
+    failed = [question(-9, 0), question(-8, -1), question(-7, 0)]
+    asked = []
+    while (doubtful := doubtful_end(goal, failed, answers, (2.0**-8, 2.0**-2))) is not None:
+        asked.append(doubtful[0])
+        answers.append(Answer(doubtful[0], math.nan, "diverged"))
+    assert len(asked) == len(set(asked)) == FAILING - 1
+
+
+def test_a_tuning_whose_checks_diverge_ends():
+    asked = []
+
+    def train(learning_rate, weight_decay, tokens, seed):
+        asked.append((learning_rate, weight_decay, tokens, seed))
+        if weight_decay > 0.2:
+            if len(asked) < 12:
+                raise RuntimeError("overflow")
+            return math.nan
+        wd = math.log2(weight_decay)
+        return 2 * math.exp(0.01 * (math.log2(learning_rate) + 9) ** 2 + 0.01 * wd**2)
+
+    space = Space(learning_rate=(2.0**-12, 2.0**-6), weight_decay=(2.0**-6, 1.0), octaves=1.0)
+    tuned = tune(FunctionObjective(train), Goal(tokens=10**8, space=space))
+    assert tuned.stopped in ("good enough", "nothing left to ask") and len(set(asked)) == len(asked)

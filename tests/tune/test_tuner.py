@@ -595,6 +595,24 @@ def test_wd_that_helps_is_followed_where_the_bowl_is_steep():
     assert recommend_now(goal, answers).weight_decay >= 1.0
 
 
+@pytest.mark.parametrize("losses", [(), (math.nan,), (1.5, 1.6)], ids=["nothing", "diverged", "finished"])
+def test_what_is_asked_costs_no_more_than_there_is(losses):
+    """Whatever is known: nothing, that all diverges, or losses."""
+    dear = Question(2.0**-9, 2.0**-4, TOKENS)
+    answers = [Answer(replace(dear, learning_rate=2.0**-lr), loss) for lr, loss in enumerate(losses, 8)]
+    cheap = 2.0**-12
+
+    def prices(questions):
+        return [1000 if one.learning_rate == cheap else one.tokens for one in questions]
+
+    (asked,) = suggest(GOAL, answers, prices, most_tokens=2000).questions or (None,)
+    assert asked is None or asked.learning_rate == cheap
+    assert asked is not None or len(losses) == 2, "only where it would not be worth it"
+    assert not suggest(GOAL, answers, prices, most_tokens=999).questions
+    several = suggest(GOAL, answers, prices, most_tokens=3500, count=8).questions
+    assert len(several) <= 3 and all(question.learning_rate == cheap for question in several)
+
+
 def test_as_good_stand_from_the_best_on():
     goal = replace(GOAL, tolerance=0.02)
     answers = [Answer(Question(2.0**lr, 2.0**-4, TOKENS), 1.5 + 0.02 * (lr + 9) ** 2) for lr in range(-11, -6)]

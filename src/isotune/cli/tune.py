@@ -150,7 +150,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
             should_stop=lambda: bool(stop),
         )
     if tuned.stopped == "no answers":
-        raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({tuned.last_failure}): mend that first")
+        raise InputError(f"none of {len(tuned.unanswered)} runs gave a loss ({_last_failure(tuned)}): mend that first")
     answers = mark_exploded(tuning.objective.answers())
     if not answers and not stop:
         price = format_tokens(min(tuned.more.prices))
@@ -167,7 +167,7 @@ def tune(recipe_name: str | None, as_json: bool, quiet: bool, no_report: bool, *
     click.echo(json.dumps(_facts(tuned, tuning, answers), indent=1) if as_json else words)
     if tuned.unanswered and not quiet and not stop:
         click.echo(
-            f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {tuned.last_failure}{tuning.retry}",
+            f"isotune: {len(tuned.unanswered)} runs gave no loss, the last: {_last_failure(tuned)}{tuning.retry}",
             err=True,
         )
     if tuning.folder is not None and not no_report and not stop:
@@ -398,6 +398,10 @@ def _seconds_per_token(recipe: Recipe, num_workers: int) -> float | None:
         return seconds_per_token(recipe) / num_workers
     except InputError:  # too large to try here
         return None
+
+
+def _last_failure(tuned: Tuned) -> str:
+    return tuned.last_failure or "it was interrupted"
 
 
 def _facts(tuned: Tuned, tuning: _Tuning, answers: Sequence[Answer]) -> Any:

@@ -5,9 +5,9 @@
 
 The objective is a loss to be minimized, with parameters called learning_rate and weight_decay (or as the sampler is
 told), both by suggest_float without a step; one of them may be fixed, low and high being equal. In any other case the
-inner sampler chooses them too. A value of infinity, or a last report that is not finite, is a divergence, and so are
-several failures above every LR that has a loss. Use it with Hugging Face as
-`trainer.hyperparameter_search(backend="optuna", sampler=sampler)`.
+inner sampler chooses them too. A value of infinity, or a last report that is not finite, is a divergence; several
+failures above every LR that has a loss are taken for such, for a time. With Hugging Face's `Trainer` it is the
+`sampler` of `hyperparameter_search`, beside an `hp_space` that suggests both: examples/tune_transformers.py.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from isotune.errors import InputError
@@ -48,6 +48,7 @@ class Proposals:
     tokens: int | None = None
     tokens_per_step: int | None = None
     octaves: float = 0.5
+    _told: set[float] = field(default_factory=set, repr=False, compare=False)  # LRs whose giving up was logged
 
     def __post_init__(self) -> None:
         require_choice("weight_decay_convention", self.weight_decay_convention, ("coupled", "independent"))
@@ -70,18 +71,22 @@ class Proposals:
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, steps)
         placed = _on_axes(tried)
         given_up = _with_divergences(placed)
-        running = [one for one in placed if one.loss is None and not (one.has_failed or one.was_unused)]
-        # What was given up is tried where nothing else is left, and then what failed or was not used once more.
-        for known, others in ((given_up, given_up), (placed, placed), (placed, running)):
-            answers = self._answers(known, goal)
-            pending = [self._question(one, goal) for one in others if one.loss is None]
+        if not _may_be_tried_again(placed):
+            self._tell(given_up)
+        known = placed if _may_be_tried_again(placed) else given_up
+        passes = [
+            self._answers_and_pending(known, known, goal),
+            self._answers_and_pending(placed, placed, goal),  # what was given up, where nothing else is left
+            self._answers_and_pending(known, _not_to_be_repeated(placed), goal),
+        ]
+        for answers, pending in passes:
             suggestion = suggest(goal, answers, pending=pending)
             chosen = _worth_having(goal, answers, pending, suggestion) or next(
                 iter(_settings(suggestion.questions)), None
             )
             if chosen is not None:
                 return pairs[chosen]
-        best = suggestion.recommendation  # everything was tried: the best once more
+        best = recommend_now(goal, self._answers(given_up, goal))  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
 
     def recommend(
@@ -128,6 +133,21 @@ class Proposals:
             tokens=tokens, space=Space(only=tuple(pairs)), rungs=(tokens,), tokens_per_step=self.tokens_per_step
         )
         return pairs, goal
+
+    def _answers_and_pending(
+        self, known: Sequence[Tried], others: Sequence[Tried], goal: Goal
+    ) -> tuple[list[Answer], list[Question]]:
+        return self._answers(known, goal), [self._question(one, goal) for one in others if one.loss is None]
+
+    def _tell(self, given_up: Sequence[Tried]) -> None:
+        """Logs from which LR on failures are taken for divergences, once for each."""
+        rates = [one.learning_rate for one in given_up if one.has_failed and one.loss is not None]
+        if rates and (lowest := min(rates)) not in self._told:
+            self._told.add(lowest)
+            _log.warning(
+                f"all trials with LR {lowest:.4g} and above failed: taken for divergences, and left out until some "
+                "others have a loss"
+            )
 
     def _answers(self, placed: Sequence[Tried], goal: Goal) -> list[Answer]:
         known = [one for one in placed if one.loss is not None]
@@ -195,35 +215,53 @@ def _on_axes(everything: Sequence[Tried]) -> list[Tried]:
     return [one for one in everything if one.learning_rate > 0 and one.weight_decay > 0]
 
 
-def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
-    """All of them, in the order in which they were tried, with failures that look like divergences told as such:
-    several, above every LR that has a loss. Of a run that raises an error or returns NaN Optuna says no more than that
-    it failed.
+def _not_to_be_repeated(placed: Sequence[Tried]) -> list[Tried]:
+    """Without what failed, or was not used, once: that is asked once more where nothing else is left."""
+    number = Counter((one.learning_rate, one.weight_decay) for one in placed)
+    return [
+        one
+        for one in placed
+        if not (one.has_failed or one.was_unused) or number[one.learning_rate, one.weight_decay] > 1
+    ]
 
-    But a full disk fails as well, and so does another parameter. Where runs with lower LRs fail as often, LR is not the
-    reason. And after some runs with a loss it is tried once more above, later each time that it fails.
+
+def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
+    """All of them, with failures that look like divergences told as such: several, above every LR that has a loss. Of a
+    run that raises an error or returns NaN Optuna says no more than that it failed.
+
+    But another parameter may be to blame: where runs with lower LRs fail as often, LR is not.
     """
-    have_loss = [one.loss is not None and math.isfinite(one.loss) for one in tried]
-    highest = max((one.learning_rate for one, has in zip(tried, have_loss, strict=True) if has), default=0.0)
-    failed = [index for index, one in enumerate(tried) if one.has_failed and one.loss is None]
-    above = [index for index in failed if tried[index].learning_rate > highest]
+    above = _failed_above(tried)
     if len(above) < MIN_FAILURES:
         return list(tried)
-    num_finished, num_below = sum(have_loss), len(failed) - len(above)
-    num_since = sum(have_loss[above[-1] :])
-    num_spells = 1 + sum(any(have_loss[one:other]) for one, other in pairwise(above))
+    num_finished = sum(map(_has_loss, tried))
+    num_below = sum(one.has_failed and one.loss is None for one in tried) - len(above)
     chance = num_below / max(1, num_below + num_finished)  # of failing for another reason
-    if chance ** len(above) > CHANCE or num_since >= RUNS_BETWEEN * num_spells:
+    if chance ** len(above) > CHANCE:
         return list(tried)
-    if not num_since:
-        _tell(f"LR {tried[min(above, key=lambda index: tried[index].learning_rate)].learning_rate:.4g} and above")
     places = set(above)
     return [replace(one, loss=math.nan) if index in places else one for index, one in enumerate(tried)]
 
 
-@lru_cache(maxsize=64)  # each is told once
-def _tell(what: str) -> None:
-    _log.warning(f"all trials with {what} failed: taken for divergences, and left out until some others have a loss")
+def _may_be_tried_again(tried: Sequence[Tried]) -> bool:
+    """Whether failures above every LR that has a loss are long ago, by runs with a loss since then: a full disk fails
+    as well. It takes more of them each time that it fails again."""
+    above = _failed_above(tried)
+    have_loss = list(map(_has_loss, tried))
+    num_spells = 1 + sum(any(have_loss[one:other]) for one, other in pairwise(above))
+    return bool(above) and sum(have_loss[above[-1] :]) >= RUNS_BETWEEN * num_spells
+
+
+def _failed_above(tried: Sequence[Tried]) -> list[int]:
+    """Which failed with higher LRs than any that has a loss, in the order in which they were tried."""
+    highest = max((one.learning_rate for one in tried if _has_loss(one)), default=0.0)
+    return [
+        index for index, one in enumerate(tried) if one.has_failed and one.loss is None and one.learning_rate > highest
+    ]
+
+
+def _has_loss(one: Tried) -> bool:
+    return one.loss is not None and math.isfinite(one.loss)
 
 
 def _between(ends: tuple[float, float], number: int) -> float:

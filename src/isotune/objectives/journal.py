@@ -18,8 +18,6 @@ from isotune.tune.questions import Answer, Question
 
 FORMAT = 1
 NOT_POSITIVE = "losses must be above 0, since their logarithms are compared; add a constant"
-INTERRUPTED = "it was interrupted"
-
 Ending = Literal["finished", "diverged", "failed"]
 
 
@@ -76,8 +74,8 @@ class Journal:
         return list(dict.fromkeys(entry.question for entry in self.entries if entry.question not in known))
 
     def last_failure(self) -> str:
-        """Why the last run that failed did, in words."""
-        return next((entry.reason for entry in reversed(self.entries) if entry.reason), INTERRUPTED)
+        """Why the last run that failed did, in words; nothing if none did."""
+        return next((entry.reason for entry in reversed(self.entries) if entry.status == "failed"), "")
 
     def answers(self) -> list[Answer]:
         return [answer for entry in self.entries if (answer := entry.answer) is not None]

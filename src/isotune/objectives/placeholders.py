@@ -15,10 +15,8 @@ Value = float | int | str
 
 AXES = ("learning_rate", "weight_decay")
 PLACEHOLDERS = ("learning_rate", "weight_decay", "tokens", "seed", "out", "resume")
-SCRIPTS = (".py", ".sh", ".bash", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
-
-
 ROUNDING = 0.01  # of an LR or a WD, relative, that a placeholder's format may do
+SCRIPTS = (".py", ".sh", ".bash", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
 
 
 class _Number(float):
@@ -110,9 +108,10 @@ def require_exact(option: str, parts: Sequence[str], settings: Iterable[tuple[fl
     trained than was asked for. WD is as the command wants it."""
     fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] in AXES and field[2]]
     for learning_rate, weight_decay in settings if fields else ():
+        values = values_of(Question(learning_rate, weight_decay, 1), weight_decay, "", "")
         for _, name, spec, conversion in fields:
             value = learning_rate if name == AXES[0] else weight_decay
-            written = f"{{0{'!' + conversion if conversion else ''}:{spec}}}".format(_Number(value))
+            written = f"{{{name}{'!' + conversion if conversion else ''}:{spec}}}".format(**values)
             try:
                 is_exact = abs(float(written) - value) <= ROUNDING * value
             except ValueError:  # no plain number, which may be meant

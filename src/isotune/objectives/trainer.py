@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 
 from isotune.errors import InputError
-from isotune.objectives.journal import INTERRUPTED
 from isotune.objectives.trunks import until
 from isotune.recipe import Recipe, falling_tokens, wsd
 from isotune.runs import Evaluation, Study
@@ -142,8 +141,8 @@ class TrainerObjective:
         return [self._trunk(question) for question in longest.values()]
 
     def last_failure(self) -> str:
-        """Why the last run that failed did."""
-        return self.failures[-1] if self.failures else INTERRUPTED
+        """Why the last run that failed did; nothing if none did."""
+        return self.failures[-1] if self.failures else ""
 
     def ask(self, questions: Sequence[Question]) -> None:
         result = run_sweep(

@@ -98,22 +98,24 @@ class Candidates:
         if len(chosen) == len(self) or left < self.prices.min():
             return None
         if not num_observed:
-            return self._first(posterior)
+            return self._first(posterior, left)
         if not chosen and len(told) and told.diverged.all():
-            return self._lower(told)
+            return self._lower(told, left)
         return self._best(posterior, chosen, left)
 
-    def _first(self, posterior: Posterior) -> int:
+    def _first(self, posterior: Posterior, left: float) -> int:
         """Where nothing is known: the shortest run with the settings that are expected to be best."""
         expected = posterior.mean[self.num_targets :]
-        return int(np.argmin(np.where(self.asked.tokens == self.asked.tokens.min(), expected, np.inf)))
+        affordable = self.prices <= left
+        is_shortest = affordable & (self.asked.tokens == self.asked.tokens[affordable].min())
+        return int(np.argmin(np.where(is_shortest, expected, np.inf)))
 
-    def _lower(self, told: Told) -> int:
+    def _lower(self, told: Told, left: float) -> int:
         """Where no run has finished: a short run half way down, from the lowest LR and WD that were tried to the lowest
         that are left."""
         cells = self.points[:, :2].round(6)
         distance = np.abs(cells - (cells.min(axis=0) + told.asked.cells.min(axis=0)) / 2)
-        return int(np.lexsort((self.points[:, 3], distance[:, 1], distance[:, 0]))[0])
+        return int(np.lexsort((self.points[:, 3], distance[:, 1], distance[:, 0], self.prices > left))[0])
 
     def _best(self, posterior: Posterior, chosen: Sequence[int], left: float) -> int | None:
         """Among those with a fair part of the largest gain the one with most gain per token, of those that so many

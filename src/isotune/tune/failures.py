@@ -8,7 +8,7 @@ beside what was given up, what lies next to it is tried again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,17 +35,19 @@ class End:
 
     def has(self, question: Question) -> bool:
         """Whether a question lies next to it, not far behind."""
-        return bool(is_near(np.array(setting_of(question)[self.column]), self.value))
+        setting = question.learning_rate, question.weight_decay
+        return bool(is_near(np.array(setting[self.column]), self.value))
 
 
 def doubtful_end(
     goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer], best: tuple[float, float]
 ) -> tuple[Question, End] | None:
-    """A question behind an end beside which the best setting lies; None where enough failed next to it, or nothing is
-    given up there."""
+    """A question behind an end beside which the best setting lies; None where enough were asked next to it, or nothing
+    is given up there."""
+    asked = {*unanswered, *(answer.question for answer in answers)}
     for end in ends_beside(goal, unanswered, answers, best):
-        if sum(end.has(question) for question in unanswered) < FAILING:
-            question = _next_behind(goal, end, unanswered, best)
+        if sum(end.has(question) for question in asked) < FAILING:
+            question = _next_behind(goal, end, asked, best)
             if question is not None:
                 return question, end
     return None
@@ -55,11 +57,10 @@ def ends_beside(
     goal: Goal, unanswered: Sequence[Question], answers: Sequence[Answer], best: tuple[float, float]
 ) -> list[End]:
     """The ends given up beside which the best setting lies: nothing between them may be recommended."""
-    like_divergence = failing_like_divergence(unanswered, answers)
-    if len(unanswered) < FAILING or not any(not answer.has_diverged for answer in answers):
+    if len(unanswered) < FAILING or all(answer.has_diverged for answer in answers):
         return []
     sides = failing_sides(unanswered, answers)
-    if like_divergence:
+    if like_divergence := failing_like_divergence(unanswered, answers):
         sides["LR from"] = min(answer.question.learning_rate for answer in like_divergence)
     told, possible = Told.of(answers), without_failing_sides(goal, unanswered, answers)
     left = possible.space.settings[recommendable(possible, Told.of([*answers, *like_divergence]))]
@@ -77,19 +78,14 @@ def ends_beside(
     return ends
 
 
-def _next_behind(goal: Goal, end: End, unanswered: Sequence[Question], best: tuple[float, float]) -> Question | None:
+def _next_behind(goal: Goal, end: End, asked: Set[Question], best: tuple[float, float]) -> Question | None:
     """The shortest run next to an end that was not asked, with settings near the best; None: all were."""
     settings = goal.space.settings
     settings = settings[is_near(settings[:, end.column], end.value)]
     away = np.abs(np.log2(np.maximum(settings, 1e-300) / np.maximum(best, 1e-300))).sum(axis=1)
-    asked = set(unanswered)
     ordered = settings[np.argsort(away, kind="stable")].tolist()
     questions = (Question(lr, wd, tokens, goal.seeds[0]) for tokens in goal.rungs for lr, wd in ordered)
     return next((question for question in questions if question not in asked), None)
-
-
-def setting_of(question: Question) -> tuple[float, float]:
-    return question.learning_rate, question.weight_decay
 
 
 def failing_like_divergence(unanswered: Sequence[Question], answers: Sequence[Answer]) -> list[Answer]:

@@ -90,7 +90,7 @@ class Tuned:
     seconds: float
     unanswered: tuple[Question, ...]
     more: Round  # what would be asked next: the price of knowing more
-    last_failure: str  # in the objective's words
+    last_failure: str  # in the objective's words; empty where nothing failed, or nobody noted why
 
     @property
     def recommendation(self) -> Recommendation:
@@ -149,8 +149,8 @@ def tune(
         if affordable:
             asked = _with_some(asked, affordable)
         else:  # of what costs less there may be something that is worth asking
-            cheaper = ask(most_tokens=left.for_one) if num_finished else None
-            if cheaper is None or not cheaper.questions:
+            cheaper = ask(most_tokens=left.tokens_for_one) if num_finished else None
+            if cheaper is None or cheaper.is_done or not cheaper.questions:
                 stopped = left.limit(asked)
                 break
             asked = replace(asked, suggestion=cheaper, prices=tuple(objective.prices(cheaper.questions)))
@@ -176,7 +176,7 @@ def tune(
         clock() - began,
         tuple(unanswered),
         asked,
-        getattr(objective, "last_failure", lambda: "nobody noted why")(),
+        getattr(objective, "last_failure", str)(),
     )
 
 
@@ -234,7 +234,8 @@ class _Left:
         return found
 
     @property
-    def for_one(self) -> float:
+    def tokens_for_one(self) -> float:
+        """That the limits leave for one run."""
         return min(self.tokens, self.in_time, self.in_time_each)
 
     def limit(self, asked: Round) -> Stopped:

@@ -81,8 +81,8 @@ class Observations:
 
     @cached_property
     def level(self) -> float:
-        """What is taken off all values, so that the unit of the loss does not matter: none at usual losses, since the
-        prior has room for LEVEL on either side."""
+        """What is taken off all values, so that the unit of the loss does not matter; nothing where the lowest loss is
+        between .22 and 4.5, since the prior has room for LEVEL on either side."""
         return LEVEL * round(float(self.values.min()) / LEVEL) if len(self.values) else 0.0
 
     def some(self, chosen: np.ndarray) -> Observations:
