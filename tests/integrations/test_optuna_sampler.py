@@ -135,7 +135,7 @@ def test_failures_for_a_time_do_not_close_the_range(num_failed, caplog):
     assert study.best_value < 2 * 1.02
     assert len(set(pairs(study))) == num_failed + 20, "while others are left no setting is asked for twice"
     if num_failed == 2:
-        assert "failed: taken for divergences" in caplog.text
+        assert "failed where none has a loss" in caplog.text
 
 
 def test_what_always_fails_above_is_tried_more_and_more_rarely():
@@ -164,6 +164,26 @@ def test_when_all_was_tried_what_failed_is_tried_once_more_and_then_the_best():
     rates = [round(math.log2(trial.params["learning_rate"]), 3) for trial in study.trials]
     assert all(rates.count(rate) <= 2 for rate in (-8, -7, -6))
     assert rates[-1] == -9.0 and rates.count(-9.0) >= 12
+
+
+@pytest.mark.parametrize(
+    "fails", [lambda lr, wd: wd > 2.0**-4, lambda lr, wd: wd < 2.0**-5, lambda lr, wd: lr < 2.0**-10]
+)
+def test_an_end_where_all_fails_is_left_out_for_a_time(fails):
+    """High WDs, low ones, or low LRs: other trials there are not better for having failed."""
+
+    def objective(trial):
+        lr, wd = settings(trial)
+        if fails(lr, wd):
+            raise RuntimeError("no")
+        return bowl(lr, wd)
+
+    study = optimize(make_sampler(), 30, objective)
+    failed = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.FAIL]
+    assert 1 <= len(failed) <= 12
+    assert len(set(pairs(study))) == 30
+    good = [bowl(2.0**lr, 2.0**wd) for lr in range(-13, -5) for wd in range(-8, 1) if not fails(2.0**lr, 2.0**wd)]
+    assert study.best_value < 1.03 * min(good)
 
 
 def test_what_is_recommended_has_not_failed_whenever_it_is_asked():

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
+
 from isotune.errors import InputError
 from isotune.recipe.quantities import require_choice
 from isotune.runs.trajectory import WeightDecayConvention
 from isotune.tune import Answer, Goal, Question, Recommendation, Space, Suggestion, recommend_now, suggest
+from isotune.tune.failures import without_failing_sides
 from isotune.tune.questions import NO_DECAY, log2_cells, place_numbers
 from isotune.tune.tuner import believe_answers
 
@@ -48,7 +51,7 @@ class Proposals:
     tokens: int | None = None
     tokens_per_step: int | None = None
     octaves: float = 0.5
-    _told: set[float] = field(default_factory=set, repr=False, compare=False)  # LRs whose giving up was logged
+    _told: list[Tried] = field(default_factory=list, repr=False, compare=False)  # failures whose reason was logged
 
     def __post_init__(self) -> None:
         require_choice("weight_decay_convention", self.weight_decay_convention, ("coupled", "independent"))
@@ -70,23 +73,23 @@ class Proposals:
             return self.next(learning_rate, (NO_DECAY, NO_DECAY), without, (steps[0], None))[0], 0.0
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, steps)
         placed = _on_axes(tried)
-        given_up = _with_divergences(placed)
-        if not _may_be_tried_again(placed):
-            self._tell(given_up)
-        known = placed if _may_be_tried_again(placed) else given_up
-        passes = [
-            self._answers_and_pending(known, known, goal),
-            self._answers_and_pending(placed, placed, goal),  # what was given up, where nothing else is left
-            self._answers_and_pending(known, _not_to_be_repeated(placed), goal),
-        ]
-        for answers, pending in passes:
-            suggestion = suggest(goal, answers, pending=pending)
-            chosen = _worth_having(goal, answers, pending, suggestion) or next(
+        narrowed, given_up, behind = self._given_up(goal, placed)
+        first = (goal, placed) if _are_long_ago(placed, behind) else (narrowed, given_up)
+        self._tell([placed[index] for index in behind])
+        for its_goal, known, others in (
+            (*first, first[1]),
+            (goal, placed, placed),  # what was given up, where nothing else is left
+            (*first, _not_to_be_repeated(placed)),
+        ):
+            answers = self._answers(known, goal)
+            pending = [self._question(one, goal) for one in others if one.loss is None]
+            suggestion = suggest(its_goal, answers, pending=pending)
+            chosen = _worth_having(its_goal, answers, pending, suggestion) or next(
                 iter(_settings(suggestion.questions)), None
             )
             if chosen is not None:
                 return pairs[chosen]
-        best = recommend_now(goal, self._answers(given_up, goal))  # everything was tried: the best once more
+        best = recommend_now(narrowed, self._answers(given_up, goal))  # everything was tried: the best once more
         return pairs[best.learning_rate, best.weight_decay]
 
     def recommend(
@@ -98,8 +101,8 @@ class Proposals:
             best = self.recommend(learning_rate, (NO_DECAY, NO_DECAY), without)
             return replace(best, weight_decay=0.0, as_good=tuple((lr, 0.0) for lr, _ in best.as_good))
         pairs, goal = self._pairs_and_goal(learning_rate, weight_decay, (None, None))
-        placed = _with_divergences(_on_axes(tried))
-        best = recommend_now(goal, self._answers(placed, goal))
+        narrowed, given_up, _ = self._given_up(goal, _on_axes(tried))
+        best = recommend_now(narrowed, self._answers(given_up, goal))
         return replace(
             best,
             weight_decay=pairs[best.learning_rate, best.weight_decay][1],
@@ -134,19 +137,28 @@ class Proposals:
         )
         return pairs, goal
 
-    def _answers_and_pending(
-        self, known: Sequence[Tried], others: Sequence[Tried], goal: Goal
-    ) -> tuple[list[Answer], list[Question]]:
-        return self._answers(known, goal), [self._question(one, goal) for one in others if one.loss is None]
+    def _given_up(self, goal: Goal, placed: Sequence[Tried]) -> tuple[Goal, list[Tried], list[int]]:
+        """The goal without the ends of the range where all runs fail, what was tried with failures that look like
+        divergences told as such, and which of the failures are the reason."""
+        failed = [index for index, one in enumerate(placed) if one.has_failed and one.loss is None]
+        questions = [self._question(placed[index], goal) for index in failed]
+        narrowed = without_failing_sides(goal, questions, self._answers(placed, goal))
+        given_up = _with_divergences(placed)
+        behind = {index for index, one in enumerate(given_up) if one is not placed[index]}
+        if narrowed is not goal:
+            is_outside = narrowed.space.find(log2_cells(_settings(questions))) < 0
+            is_inside_before = goal.space.find(log2_cells(_settings(questions))) >= 0
+            behind |= {failed[place] for place in np.flatnonzero(is_outside & is_inside_before).tolist()}
+        return narrowed, given_up, sorted(behind)
 
-    def _tell(self, given_up: Sequence[Tried]) -> None:
-        """Logs from which LR on failures are taken for divergences, once for each."""
-        rates = [one.learning_rate for one in given_up if one.has_failed and one.loss is not None]
-        if rates and (lowest := min(rates)) not in self._told:
-            self._told.add(lowest)
+    def _tell(self, behind: Sequence[Tried]) -> None:
+        """Logs that parts of the range are left out, whenever there are more reasons for it."""
+        if len(behind) > len(self._told):
+            self._told.extend(behind[len(self._told) :])
+            rates, decays = ([getattr(one, name) for one in behind] for name in ("learning_rate", "weight_decay"))
             _log.warning(
-                f"all trials with LR {lowest:.4g} and above failed: taken for divergences, and left out until some "
-                "others have a loss"
+                f"{len(behind)} trials failed where none has a loss, with LR {min(rates):.4g} to {max(rates):.4g} and "
+                f"WD {min(decays):.4g} to {max(decays):.4g}: settings there are left out until some others have a loss"
             )
 
     def _answers(self, placed: Sequence[Tried], goal: Goal) -> list[Answer]:
@@ -243,13 +255,12 @@ def _with_divergences(tried: Sequence[Tried]) -> list[Tried]:
     return [replace(one, loss=math.nan) if index in places else one for index, one in enumerate(tried)]
 
 
-def _may_be_tried_again(tried: Sequence[Tried]) -> bool:
-    """Whether failures above every LR that has a loss are long ago, by runs with a loss since then: a full disk fails
+def _are_long_ago(tried: Sequence[Tried], failed: Sequence[int]) -> bool:
+    """Whether these failures are, by runs with a loss since then, so that there may be another try: a full disk fails
     as well. It takes more of them each time that it fails again."""
-    above = _failed_above(tried)
     have_loss = list(map(_has_loss, tried))
-    num_spells = 1 + sum(any(have_loss[one:other]) for one, other in pairwise(above))
-    return bool(above) and sum(have_loss[above[-1] :]) >= RUNS_BETWEEN * num_spells
+    num_spells = 1 + sum(any(have_loss[one:other]) for one, other in pairwise(failed))
+    return bool(failed) and sum(have_loss[failed[-1] :]) >= RUNS_BETWEEN * num_spells
 
 
 def _failed_above(tried: Sequence[Tried]) -> list[int]:
