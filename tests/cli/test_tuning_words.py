@@ -10,7 +10,7 @@ from surfaces import TOKENS, TOKENS_PER_STEP, nano_like
 from isotune.cli import tuning_words
 from isotune.cli.tuning_words import DEFAULT_RUNS, price_words, result_facts, result_words, round_words
 from isotune.objectives.function import FunctionObjective
-from isotune.tune import Goal, Limits, Space, tune
+from isotune.tune import Goal, Limits, Question, Space, tune
 
 LIMITS = Limits(max_tokens=4 * TOKENS)
 GOAL = Goal(
@@ -27,10 +27,17 @@ def tuning():
     return tune(objective, GOAL, limits=LIMITS, on_round=rounds.append), objective, rounds
 
 
+def recommending(tuned, **changes):
+    """The same with parts of the recommendation replaced."""
+    suggestion = tuned.more.suggestion
+    changed = replace(suggestion, recommendation=replace(suggestion.recommendation, **changes))
+    return replace(tuned, more=replace(tuned.more, suggestion=changed))
+
+
 def words_of(tuning, **changes):
     """The result's words with parts of the recommendation replaced."""
     tuned, objective, _ = tuning
-    changed = replace(tuned, recommendation=replace(tuned.recommendation, **changes))
+    changed = recommending(tuned, **changes)
     return click.unstyle(
         result_words(changed, GOAL, LIMITS, objective.answers(), "isotune tune it", ("next {lr} {wd}",))
     )
@@ -39,7 +46,7 @@ def words_of(tuning, **changes):
 def test_the_result_begins_with_the_settings_and_ends_with_what_to_paste(tuning):
     lines = words_of(tuning, learning_rate=2.0**-10, weight_decay=0.125).splitlines()
     assert lines[0] == "LR 2^-10, WD 0.125 for 2.75M tokens"
-    assert "  next 0.0009766 0.125" in lines and any("weight_decay=0.125" in line for line in lines)
+    assert "  next 0.0009765625 0.125" in lines and any("weight_decay=0.125" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +64,29 @@ def test_an_end_of_a_range_is_warned_of_where_something_may_lie_behind(tuning, s
     assert warning in words and ("warning" in words) is bool(warning)
 
 
+def test_settings_beside_what_was_given_up_are_warned_of(tuning):
+    tuned, objective, _ = tuning
+    answers = [answer for answer in objective.answers() if answer.question.learning_rate <= 2.0**-9]
+    failed = tuple(Question(2.0**-8, wd, TOKENS) for wd in (0.125, 0.25, 0.5))
+    for log2_lr, is_beside in ((-9, True), (-11, False)):
+        best = recommending(replace(tuned, unanswered=failed), learning_rate=2.0**log2_lr, weight_decay=0.125)
+        words = click.unstyle(result_words(best, GOAL, LIMITS, answers, "isotune tune it", ()))
+        assert ("LR lies beside what was given up (LR from 2^-8)" in words) is is_beside
+
+
+def test_of_a_round_of_many_a_few_are_listed(tuning):
+    tuned, objective, _ = tuning
+    questions = tuple(Question(2.0**-8, 2.0**-wd, TOKENS) for wd in range(9))
+    suggestion = replace(tuned.more.suggestion, questions=questions, reasons=("",) * 9)
+    many = replace(tuned, stopped="max_tokens", more=replace(tuned.more, suggestion=suggestion, prices=(TOKENS,) * 9))
+    words = click.unstyle(result_words(many, GOAL, LIMITS, objective.answers(), "isotune tune it", ()))
+    assert "; and 6 more)" in words
+
+
 def facts_of(tuning, **changes):
     """The result's facts with parts of the recommendation replaced."""
     tuned, objective, _ = tuning
-    changed = replace(tuned, recommendation=replace(tuned.recommendation, **changes))
+    changed = recommending(tuned, **changes)
     return result_facts(changed, GOAL, objective.answers())
 
 
@@ -133,8 +159,8 @@ def test_what_goes_on_may_train_what_comes_next(tuning, again, runs_allowed, run
         stopped="good enough",
         spent_tokens=runs_spent * TOKENS,
         more=replace(tuning[0].more, prices=(TOKENS,)),
-        recommendation=replace(tuning[0].recommendation, regret=0.0009),
     )
+    tuned = recommending(tuned, regret=0.0009)
     limits = Limits(max_tokens=runs_allowed * TOKENS)
     words = click.unstyle(result_words(tuned, GOAL, limits, tuning[1].answers(), again, ()))
     assert f"go on with: {again} --tolerance 0.05{change}\n" in words
