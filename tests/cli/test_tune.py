@@ -247,6 +247,8 @@ def kept_signals():
         (["--table", "nowhere"], "nowhere"),
         (["--command", COMMAND], "needs --metrics"),
         ([*FOREIGN, "--lr", "0.001"], "no range"),
+        ([*FOREIGN, "--lr", "2^-7..2^-9"], "write 2^-9..2^-7"),
+        ([*FOREIGN, "--wd", "0..2^-9"], "write 2^-8..0.1"),
         (["nano-cosine", "--max-tokens", "1M"], "WSD"),
         (["nano-wsd", "--tolerance", "0"], "--tolerance 0 must be above 0: write percent of the loss, such as 0.1"),
         ([*FOREIGN, "--tolerance", "-1"], "--tolerance -1 must be above 0"),

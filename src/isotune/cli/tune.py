@@ -350,7 +350,8 @@ def _range(option: str, text: str) -> tuple[float, float]:
         raise InputError(f"{option} {text!r} is no range: write 2^-12..2^-7")
     ends = parse_number(option, low), parse_number(option, high)
     if not 0 < ends[0] <= ends[1]:
-        raise InputError(f"{option} {text!r} must go from a number above 0 to one that is not lower: write 2^-8..0.1")
+        remedy = f"{high.strip()}..{low.strip()}" if min(ends) > 0 else "2^-8..0.1"
+        raise InputError(f"{option} {text!r} must go from a number above 0 to one that is not lower: write {remedy}")
     return ends
 
 
