@@ -236,7 +236,7 @@ def test_where_nothing_answers_it_gives_up_and_recommends_nothing():
 
 def test_what_limits_leave_is_spent_on_what_is_worth_asking():
     """Where the best question is too dear, a cheaper one may help nearly as much; but none is asked for being cheap."""
-    dear = TOKENS * 3 // 4
+    least_left = TOKENS
     for most in range(TOKENS, 6 * TOKENS, TOKENS // 4):
         objective = FunctionObjective(nano_like)
         tuned = tune(objective, replace(GOAL, tolerance=1e-6), limits=Limits(max_tokens=most))
@@ -246,8 +246,8 @@ def test_what_limits_leave_is_spent_on_what_is_worth_asking():
             continue
         evidence = sorted(objective.answers(), key=lambda answer: astuple(answer.question))
         assert not suggest(replace(GOAL, tolerance=1e-6), evidence, most_tokens=left).questions
-        dear = min(dear, left)
-    assert dear < TOKENS // 8, "some end with less left than any run costs"
+        least_left = min(least_left, left)
+    assert least_left < TOKENS // 8, "some end with less left than any run costs"
 
 
 def test_where_the_first_run_fails_a_lower_learning_rate_is_tried():
